@@ -1,6 +1,6 @@
-"""What the benchmarks share as commands: options, a directory of their own, a report, an exit code.
+"""Shared by the benchmark commands: options, a temporary directory, a report, an exit code.
 
-Exit code 0: every goal that counts is met; 1: one is not; 2: it could not be measured.
+Exit code 0: every goal is met; 1: one is missed; 2: the measurement failed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def say(text: str) -> None:
 
 
 def parser_of(name: str, document: str | None, *, quick: str, needs: str) -> argparse.ArgumentParser:
-    """``quick``: what is small then. ``needs``: how much room."""
+    """``quick``: what `--quick` makes smaller. ``needs``: the disk space."""
     summary = document.splitlines()[0] if document else ""
     parser = argparse.ArgumentParser(prog=f"./run bench {name}", description=summary)
-    parser.add_argument("--quick", action="store_true", help=f"{quick}: shows that it works, proves nothing")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument("--quick", action="store_true", help=f"{quick}: a functional test, not a measurement")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.add_argument(
-        "--dir", type=Path, help=f"on the disk to be measured, needs {needs} (default: for temporary files)"
+        "--dir", type=Path, help=f"directory on the measured disk, needs {needs} (default: that for temporary files)"
     )
     return parser
 
 
 def _end(*_: object) -> None:
-    """So that everything is stopped and removed then, too. Java goes first: who leaves a job of Spark waits for it."""
+    """Stop and remove everything on a signal, too. Java is killed first, or the exit would wait for its job."""
     for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         with suppress(ProcessLookupError):
             os.kill(int(child), signal.SIGTERM)
@@ -54,7 +54,7 @@ def measured(
     values: Callable[[Results], Any],
     met: Callable[[Results], bool],
 ) -> int:
-    """Measure in a directory that is removed afterwards, and print what was found."""
+    """Measure in a temporary directory, and print the report."""
     signal.signal(signal.SIGTERM, _end)
     try:
         with tempfile.TemporaryDirectory(prefix="trunkline-bench-", dir=options.dir) as directory:

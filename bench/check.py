@@ -3,7 +3,7 @@
     ./run bench check [--scenario chain-restart] [--states 400000] [--plain-states 20000]
 
 Both runs explore the same scenario breadth-first. With the memo, a step that was computed once is looked up; without
-it, every step runs its role's handler anew. Seconds are CPU-seconds of this one process.
+it, every step runs the handler of its role again. Seconds are CPU-seconds of this one process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Run:
     transitions: int
     seconds: float
     computed: int  # distinct steps: a handler ran
-    memoised: int  # steps that were looked up
+    memoised: int  # steps found in the memo
     memory_mib: float
 
     @property

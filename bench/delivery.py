@@ -1,10 +1,10 @@
-"""Delivery on Spark beside DuckDB alone, in one run: rows a second, and where the time goes.
+"""Delivery on Spark compared with DuckDB only, in one run: rows per second, and where the time goes.
 
     ./run bench delivery [--quick] [--part PART]... [--kind KIND]... [--profile] [--json] [--dir DIR]
 
-Windows hold 80 % inserts, 15 % updates and 5 % deletes; N x M are N destinations and M operations in total a window.
-Each window is delivered by the runner of a real deliverer, and after it by the baseline, to destinations of its own.
-Exit code 0: every gate is met; 1: one is not. A target that is missed is stated.
+Windows hold 80 % inserts, 15 % updates and 5 % deletes; N x M are N destinations and M operations per window in total.
+Each window is delivered by the runner of a real deliverer, and then by the baseline, to other destinations.
+Exit code 0: every gate is met; 1: one is missed. Missed targets are only reported.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ PROGRAMS = ("pyspark", "duckdb", "deltalake", "pyarrow", "psycopg")
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser = parser_of("delivery", __doc__, quick="small sizes", needs="20 GB")
-    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be given again")
-    parser.add_argument("--kind", action="append", choices=KINDS, help="only these destinations; may be given again")
-    parser.add_argument("--size", action="append", metavar="NxM", help="only this size of `rates`; may be given again")
-    parser.add_argument("--windows", type=int, help="that are measured, after those that warm up (default: 5)")
-    parser.add_argument("--slots", type=int, help="tasks at once (default: one for each core)")
-    parser.add_argument("--no-baseline", action="store_true", help="leave it out, and the gates that need it")
-    parser.add_argument("--profile", action="store_true", help="also statements and functions; costs a little itself")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only these destinations; may be repeated")
+    parser.add_argument("--size", action="append", metavar="NxM", help="only this size of `rates`; may be repeated")
+    parser.add_argument("--windows", type=int, help="measured windows, after the warm-up (default: 5)")
+    parser.add_argument("--slots", type=int, help="concurrent tasks (default: one per core)")
+    parser.add_argument("--no-baseline", action="store_true", help="skip the baseline and the gates that need it")
+    parser.add_argument(
+        "--profile", action="store_true", help="also time statements and functions, which costs some speed"
+    )
     return parser.parse_args(arguments)
 
 
@@ -60,7 +62,7 @@ def run(options: argparse.Namespace, directory: Path) -> Results:
     bench = Bench(plan_of(options), directory, say, Results(facts_of(directory)))
     parts, kinds = options.part or PARTS, options.kind or KINDS
     slots = options.slots or len(os.sched_getaffinity(0))
-    # Of many tables or large ones, one kind says enough unless others are asked for.
+    # For many or large tables one kind is enough, unless others are requested.
     single = options.kind or KINDS[:1]
     if "rates" in parts:
         bench.rates(kinds, slots=slots, baseline=not options.no_baseline, profile=options.profile)

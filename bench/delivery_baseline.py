@@ -1,10 +1,10 @@
-"""The baseline of `./run bench delivery`: the same windows, delivered by DuckDB alone in one process, without Spark.
+"""The baseline of `./run bench delivery`: the same windows, delivered by DuckDB in one process, without Spark.
 
-Plain, and as good as plain gets: one instance with all cores and DuckDB's own settings; the window is read once, by our
-exact reader (DuckLake's feed of changes is not exact); one SQL statement settles all of it; each destination is written
-in one transaction with its position, which is checked first; every catalog stays attached, as one process may.
+A good simple implementation: one DuckDB instance with all cores and default settings; the window is read once, by our
+exact reader (the change feed of DuckLake is not exact); one SQL statement computes the net changes; each destination is
+written in one transaction with its position, which is checked first; every catalog stays attached.
 
-Run as a program it takes a request a line and answers each with a line, so that it and Spark can take turns.
+As a program it answers one request per line, so that it and Spark can take turns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REMOVE, REPLACE, INSERT = 0, 1, 2
 
 
 class Baseline:
-    """The process, from outside."""
+    """The process, seen from the benchmark."""
 
     def __init__(self, source: LakeAddress, destinations: list[tuple[str, LakeAddress]]) -> None:
         command = [sys.executable, str(BENCH / "delivery_baseline.py")]
@@ -125,7 +125,7 @@ class Delivery:
         return reader.read(ALL_ROUTES)
 
     def _settle(self, net: NetChanges) -> None:
-        """Each row's own routing value decides: a row that moved leaves one destination and comes to another."""
+        """Each row's own routing value decides: a row that moved leaves one destination and arrives at another."""
         self._connection.register("gone", net.removed)
         self._connection.register("came", net.arrived)
         names = ", ".join([ROUTE_COLUMN, *KEY])
@@ -157,7 +157,7 @@ class Delivery:
         same = " AND ".join(f"t.{name} = s.{name}" for name in KEY)
         removing = f"DELETE FROM {lake}.orders t USING (SELECT * FROM staged WHERE {mine}) s WHERE {same}"
         if run(removing).fetchall() != [(leaving,)]:
-            raise SystemExit(f"{value} holds a key that arrives, or lacks one that goes")  # rolls back
+            raise SystemExit(f"{value} has a key that is inserted, or lacks one that is deleted")  # rolls back
         names = ", ".join(column.name for column in self._columns)
         run(f"INSERT INTO {lake}.orders SELECT {names} FROM staged WHERE {mine} AND op <> {REMOVE}")
         run(f"UPDATE {lake}.position SET position = {window.through}")

@@ -1,4 +1,4 @@
-"""An idle pipeline: what `trunkline deliver run` costs while its source does not change, and what it writes then."""
+"""An idle pipeline: the CPU and the writes of `trunkline deliver run` while its source does not change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress, Postg
 from trunkline.delivery.job.work import TaskDestination
 
 IN_STEP_WITHIN_S = 600.0
-SETTLE_S = 5.0  # after the last flush: what it leaves behind (worker processes, garbage) is no part of being idle
+SETTLE_S = 5.0  # after the last flush: its clean-up (worker processes, garbage) does not count as idle
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Idle:
     seconds: float
     percent: float  # of a core: driver, Java and Python workers
     driver_percent: float
-    written: tuple[str, ...]  # files of source and destinations that changed meanwhile
-    control_written: bool  # the control store, which holds leases, is another matter
+    written: tuple[str, ...]  # files of source and destinations that changed
+    control_written: bool  # the control store is written for leases
 
 
 def measure_idle(directory: Path, source: LakeAddress, targets: Sequence[TaskDestination], seconds: float) -> Idle:
     (port,) = free_ports(1)
     config = directory / "pipeline.yaml"
     (directory / "control").mkdir()
-    config.write_text(json.dumps(_config(source, targets, port)))  # which is YAML too
+    config.write_text(json.dumps(_config(source, targets, port)))  # JSON is YAML
     command: list[str | Path] = [Path(sys.executable).parent / "trunkline", "deliver", "run", config]
     with Processes() as processes:
         processes.start("deliver", command, directory / "deliver.log")

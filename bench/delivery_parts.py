@@ -52,7 +52,7 @@ QUICK = Plan(
     touched_many=50,
     touched_few=5,
     touched_windows=1,
-    heap_mib=480,  # Spark refuses less
+    heap_mib=480,  # the minimum of Spark
     window_to_heap=0.4,
     slots=(1, 2),
     sweep_sizes=((4, 2_000),),
@@ -63,7 +63,7 @@ QUICK = Plan(
 
 @dataclass(frozen=True)
 class Rate:
-    """N destinations, M operations in total a window."""
+    """N destinations, M operations per window in total."""
 
     kind: str
     destinations: int
@@ -75,7 +75,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The same work where there is little of something, and where there is much."""
+    """The same work at a small and at a large size."""
 
     kind: str
     few: int
@@ -163,7 +163,7 @@ class Bench:
     # --------------------------------------------------------------------------------------------------- many of a kind
 
     def routing(self, kind: str, *, slots: int) -> None:
-        """Many routing values are configured, few of them have changes: the others' tables do not even exist."""
+        """Many routing values are configured, few of them have changes: the tables of the others do not exist."""
         plan, found = self._plan, []
         with engine(self._directory, slots=slots) as spark:
             for configured in (plan.routing_touched, plan.routing_values):
@@ -176,7 +176,7 @@ class Bench:
         self._say(f"{NAMES[kind]}: {compared}")
 
     def touched(self, kind: str, *, slots: int) -> None:
-        """As many changes for each destination, and a hundred times as many destinations."""
+        """The same number of changes per destination, for a hundred times as many destinations."""
         plan, found = self._plan, []
         with engine(self._directory, slots=slots) as spark:
             for count in (plan.touched_few, plan.touched_many):
@@ -242,7 +242,7 @@ class Bench:
         skewed: bool = False,
         payload: int = 0,
     ) -> Iterator[tuple[SourceLake, Rig, Baseline | None]]:
-        """A source and destinations of its own, gone after it; the baseline has destinations of its own too."""
+        """A temporary source with destinations; the baseline has its own destinations."""
         with ExitStack() as stack:
             directory = stack.enter_context(self._emptied())
             server = stack.enter_context(server_for(kind))
@@ -261,7 +261,7 @@ class Bench:
 
     @contextmanager
     def _emptied(self) -> Iterator[Path]:
-        """A directory for one part, which is gone after it: the disk holds the data of one part at a time."""
+        """A temporary directory for one part: the disk has the data of one part at a time."""
         directory = tempfile.mkdtemp(prefix="part-", dir=self._directory)
         try:
             yield Path(directory)

@@ -1,4 +1,4 @@
-"""The destinations of `./run bench delivery`: so many tables of one kind, none of which exists yet."""
+"""The destinations of `./run bench delivery`: tables of one kind, none of which exists yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = {
     "delta": "Delta",
     "postgres": "PostgreSQL, one database",
 }
-CONNECTIONS_MOST = "200"
+CONNECTIONS_MAX = "200"
 
 
 def catalog_of(kind: str) -> str:
@@ -37,12 +37,12 @@ def server_for(kind: str) -> Iterator[PostgresServer | None]:
     if kind != "postgres":
         yield None
         return
-    with PostgresServer(fsync=True, settings={"max_connections": CONNECTIONS_MOST}) as server:
+    with PostgresServer(fsync=True, settings={"max_connections": CONNECTIONS_MAX}) as server:
         yield server
 
 
 class Places:
-    """Makes addresses of one kind below a folder."""
+    """Creates addresses of one kind in a directory."""
 
     def __init__(self, kind: str, folder: Path, server: PostgresServer | None = None) -> None:
         self.kind = kind

@@ -1,4 +1,4 @@
-"""The report of `./run bench delivery`: figures beside their targets and the baseline, and where the time goes."""
+"""The report of `./run bench delivery`: figures, targets, the baseline, and where the time goes."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from delivery_places import NAMES
 from log_machine import is_busy
 
 SIZES = ((10, 20_000), (10, 200_000), (100, 20_000), (100, 200_000))
-RATES = {  # rows a second that are wanted, by kind, in the order of the sizes
+RATES = {  # target rows per second, by kind, in the order of the sizes
     "ducklake": (40_000, 250_000, 12_000, 80_000),
     "ducklake-sqlite": (40_000, 250_000, 12_000, 80_000),
     "delta": (45_000, 300_000, 24_000, 150_000),
     "postgres": (40_000, 200_000, 40_000, 150_000),
 }
 RATIOS = {(10, 200_000): 1.0, (100, 20_000): 2.0}  # to the baseline; these are gates, for DuckLake
-ROUTING_MOST = 2.0  # times the cost, with many more routing values that have no changes
-TOUCHED_MOST = 1.0  # times the cost of a destination, with many more of them
-IDLE_PERCENT_MOST = 2.0
+ROUTING_MAX = 2.0  # times the cost, with many more routing values that have no changes
+TOUCHED_MAX = 1.0  # times the cost of a destination, with many more of them
+IDLE_PERCENT_MAX = 2.0
 GATE, TARGET = "gate", "target"
 # A catalog in a DuckDB file is open in one process at a time: tasks attach and detach it for each flush, which the
-# baseline, one process, need not. So the gates are about catalogs that several processes may use.
+# baseline, a single process, does not need. So the gates apply to catalogs that several processes may use.
 GATED = "ducklake-sqlite"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    kind: str  # a gate must be met; a target is met, or answered with a profile
+    kind: str  # a gate must be met; a missed target is explained by a profile
     goal: str
     measured: str
     met: bool
@@ -49,7 +49,7 @@ def verdicts(results: Results) -> list[Verdict]:
 def _of_rate(rate: Rate) -> Iterator[Verdict]:
     size = rate.destinations, rate.operations
     if size not in SIZES:
-        return  # other sizes are stated only
+        return  # other sizes have no target
     name = f"{NAMES[rate.kind]}: {_size(rate)}"
     wanted = RATES[rate.kind][SIZES.index(size)]
     yield Verdict(TARGET, f"{name}: {wanted:,} rows/s", f"{rate.ours.rate:,.0f}", rate.ours.rate >= wanted)
@@ -63,9 +63,9 @@ def _of_routing(compared: Comparison) -> Verdict:
     ratio = compared.many_figures.seconds / compared.few_figures.seconds
     goal = (
         f"{NAMES[compared.kind]}: {compared.many:,} routing values of which {compared.few} are touched cost at most "
-        f"{ROUTING_MOST:.0f} x of {compared.few}"
+        f"{ROUTING_MAX:.0f} x of {compared.few}"
     )
-    return Verdict(TARGET, goal, f"{ratio:.2f} x", ratio <= ROUTING_MOST)
+    return Verdict(TARGET, goal, f"{ratio:.2f} x", ratio <= ROUTING_MAX)
 
 
 def _of_touched(compared: Comparison) -> Verdict:
@@ -74,7 +74,7 @@ def _of_touched(compared: Comparison) -> Verdict:
         f"{NAMES[compared.kind]}: {compared.many:,} touched destinations cost no more each than {compared.few} "
         f"({few:.1f} ms)"
     )
-    return Verdict(TARGET, goal, f"{many:.1f} ms", many <= few * TOUCHED_MOST)
+    return Verdict(TARGET, goal, f"{many:.1f} ms", many <= few * TOUCHED_MAX)
 
 
 def _each_ms(compared: Comparison) -> tuple[float, float]:
@@ -89,8 +89,8 @@ def _of_big_window(found: BigWindow) -> Verdict:
 
 
 def _of_idle(idle: Idle) -> Iterator[Verdict]:
-    percent = f"an idle pipeline uses less than {IDLE_PERCENT_MOST:.0f} % of a core"
-    yield Verdict(TARGET, percent, f"{idle.percent:.2f} %", idle.percent < IDLE_PERCENT_MOST)
+    percent = f"an idle pipeline uses less than {IDLE_PERCENT_MAX:.0f} % of a core"
+    yield Verdict(TARGET, percent, f"{idle.percent:.2f} %", idle.percent < IDLE_PERCENT_MAX)
     written = f"{len(idle.written)} files changed in {idle.seconds:.0f} s"
     yield Verdict(TARGET, "... and writes nothing to the source or a destination", written, not idle.written)
 

@@ -21,7 +21,7 @@ from log_load import cpu_seconds
 from log_processes import BENCH, Failed
 from pyspark.sql import SparkSession
 
-from trunkline.core.delivery_messages import FlushGroup, Member, Outcome, SeedGroup, SeedMode
+from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup, SeedMode
 from trunkline.delivery.config.tree import ReadingConfig
 from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.delivery.job.results import JobReport
@@ -90,12 +90,12 @@ def engine(directory: Path, *, slots: int, heap_mib: int | None = None, profile:
 
 
 class Rig:
-    """One pipeline: a source, its destinations, and where they stand."""
+    """One pipeline: a source, its destinations, and their positions."""
 
     def __init__(
         self, engine: Engine, source: SourceLake, targets: Sequence[TaskDestination], *, without: Sequence[int] = ()
     ):
-        """``without``: processes that belong to somebody else."""
+        """``without``: processes that do not count."""
         work = TaskPipeline(source.source, KEY, ROUTING, tuple(targets))
         self._spans = engine.spans
         self._runner = JobRunner(engine.spark, work, ReadingConfig().small_bytes)
@@ -108,7 +108,7 @@ class Rig:
         self._runner.close()
 
     def seed(self, through: int, names: Sequence[str] | None = None) -> None:
-        """Fill destinations; those that are not named are left as if their part of the source were empty."""
+        """Seed destinations; the others stay as if their part of the source were empty."""
         chosen = list(self._positions) if names is None else list(names)
         group = SeedGroup(next(self._jobs), through, SeedMode.SCAN, self._members(chosen))
         self._learn(self._runner.seed(group))
@@ -127,8 +127,8 @@ class Rig:
             raise Failed(f"{done} rows were removed and written where {made} was expected")
         return Figures(made.operations, ended - begun, used, self._spans.take(begun, ended)), report
 
-    def _members(self, names: Sequence[str]) -> tuple[Member, ...]:
-        return tuple(Member(name, self._positions[name], 1, self._marks[name]) for name in names)
+    def _members(self, names: Sequence[str]) -> tuple[JobMember, ...]:
+        return tuple(JobMember(name, self._positions[name], 1, self._marks[name]) for name in names)
 
     def _learn(self, report: JobReport) -> None:
         failed = [result.error for result in report.results if result.outcome not in WELL]
@@ -143,7 +143,7 @@ class Rig:
 
 
 def descendants(root: int) -> list[int]:
-    """A process and all that it started, and those that they started."""
+    """A process with all of its descendants."""
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

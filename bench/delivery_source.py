@@ -1,7 +1,7 @@
 """The source of `./run bench delivery`: a lake with one table, and windows of 80 % inserts, 15 % updates, 5 % deletes.
 
-Deterministic: the same sizes give the same rows. Updates and deletes meet rows of earlier windows, and no row twice,
-so that a window of M operations is M net changes and everybody's counts can be checked.
+Deterministic: the same sizes give the same rows. Updates and deletes affect rows of earlier windows, and no row twice,
+so that a window of M operations has M net changes, and all counts can be verified.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ TABLE = (
 )
 KEY, ROUTING = ("id",), "tenant"
 UPDATES, DELETES = 0.15, 0.05
-COMMITS = 4  # of a window: each inserts, updates and deletes, in a transaction of its own
+COMMITS = 4  # of a window: each inserts, updates and deletes, in its own transaction
 
 
 @dataclass(frozen=True)
 class Made:
-    """A window, and what it must do to the destinations."""
+    """A window, and its effect on the destinations."""
 
     window: Window
     operations: int
@@ -114,7 +114,7 @@ class SourceLake:
 
     @contextmanager
     def _lake(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The lake, attached for a moment: nobody else can have a catalog in a DuckDB file meanwhile."""
+        """The lake, attached briefly: a catalog in a DuckDB file is open in one process at a time."""
         attach_lake(self._connection, self.address, "lake", read_only=False)
         try:
             yield self._connection

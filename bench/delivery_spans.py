@@ -1,4 +1,4 @@
-"""Where the time of a window goes: spans, written by the processes that take part and read by the benchmark.
+"""Where the time of a window goes: spans, written by the processes and read by the benchmark.
 
 Run as a program it is the daemon of Spark's Python workers: the same as in production, with timers around a few calls.
 A span is (name, begin, end) by the system's monotonic clock, which all processes of a machine share.
@@ -26,7 +26,7 @@ STATEMENT = "sql "
 
 @dataclass
 class Recorder:
-    """Spans of one process; they are written when nothing is being timed any more."""
+    """Spans of one process; they are written when no timer is running."""
 
     open: int = 0
     spans: list[tuple[str, float, float]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Recorder:
 
 
 def _kind(statement: str) -> str:
-    """``UPDATE position``, ``INSERT rows``: the verb and what it is about."""
+    """``UPDATE position``, ``INSERT rows``: the verb and its object."""
     verb = statement.split(None, 1)[0].upper()
     about = "position" if "_trunkline_orders" in statement else "stage" if "TEMP TABLE" in statement else ""
     return f"{verb} {about}".strip()
@@ -128,7 +128,7 @@ class Split:
     attach: float
     apply: float
     commit: float
-    waiting: float  # in tasks, for a slower one and for nothing in particular
+    waiting: float  # in tasks: for slower tasks, and unattributed time
 
     @property
     def as_text(self) -> str:
@@ -144,12 +144,12 @@ class Spans:
         self.statement_calls: Counter[str] = Counter()
 
     def clear_spans(self) -> None:
-        """Forget what was not measured."""
+        """Discard spans outside of a measurement."""
         for file in self._directory.glob("spans-*"):
             file.unlink()
 
     def take(self, begun: float, ended: float) -> Split:
-        """The split of a window that was measured between these moments; its spans are gone after it."""
+        """The split of a window that was measured between these moments; its spans are deleted."""
         by_process: dict[str, list[tuple[str, float, float]]] = {}
         for file in self._directory.glob("spans-*"):
             by_process[file.name] = [tuple(json.loads(line)) for line in file.read_text().splitlines()]

@@ -1,12 +1,12 @@
-"""How long readers stand before the positions that a killed writer was granted and never wrote.
+"""How long readers wait at positions that were assigned to a killed writer and never written.
 
     ./run bench holes [--repeats 5] [--quick] [--json] [--dir DIR]
 
-A writer of its own process is granted positions for 16 batches, its writes are kept back, and it is killed with
-SIGKILL. Then another client appends one entry. Two readers follow the log since before, two begin after the kill; each
-is timed from the kill until it has that entry. Once every batch is lost, once every second one. Goals, for the slowest
+A separate writer gets positions for 16 batches, its writes are held back, and it is killed with SIGKILL. Then another
+client appends one entry. Two readers follow the log all the time, two start after the kill; each is timed from the kill
+until it has that entry. In one case every batch is lost, in the other every second one. Goals, for the slowest
 reader of all repeats: 16 x 1,000 positions within 1 s, 16 x 2,000 within 2 s. Exit code 0: every goal is met; 1: one is
-not; 2: it could not be measured.
+missed; 2: the measurement failed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trunkline.core.effects import Address, Message
 from trunkline.core.messages import Write
 
 BATCHES = 16
-READERS = 4  # half of them follow the log since before, half begin after the kill
+READERS = 4  # half of them follow the log all the time, half start after the kill
 GRANTED_WITHIN_S = 30.0
 PASSED_WITHIN_S = 120.0
 GOALS_S = {1000: 1.0, 2000: 2.0}  # by the entries of a batch
@@ -61,7 +61,7 @@ class Found:
 
 
 async def write_and_hang(address: str, name: str, count: int, lost: int) -> None:
-    """Append 16 batches at once, keep writes back, say so, and wait for the end."""
+    """Append 16 batches at once, hold back the writes, report that, and wait to be killed."""
     each_alone = ClientOptions(batch=BatchOptions(batch_entries=count))
     async with trunkline.connect(address, options=each_alone) as cluster:
         log = await cluster.log(name)
@@ -69,7 +69,7 @@ async def write_and_hang(address: str, name: str, count: int, lost: int) -> None
         send = session.send
         granted: dict[int, int] = {}  # first position to the place in the order of grants
 
-        def keep_back(role: str, to: Address, message: Message, step: Any) -> None:
+        def hold_back(role: str, to: Address, message: Message, step: Any) -> None:
             if role == "appender" and isinstance(message, Write):
                 place = granted.setdefault(message.frame.first, len(granted))
                 if len(granted) == BATCHES:
@@ -78,12 +78,12 @@ async def write_and_hang(address: str, name: str, count: int, lost: int) -> None
                     return
             send(role, to, message, step)
 
-        session.send = keep_back  # type: ignore[method-assign]
+        session.send = hold_back  # type: ignore[method-assign]
         await asyncio.gather(*(log.append([b"never seen"] * count) for _ in range(BATCHES)))
 
 
 async def kill_a_writer(address: str, name: str, case: Case) -> list[float]:
-    """The seconds from the kill until each reader has the entry behind the holes."""
+    """The seconds from the kill until each reader has the entry after the holes."""
     async with trunkline.connect(address) as cluster:
         log = await cluster.log(name, create=True)
         await log.append(b"before")
@@ -94,8 +94,8 @@ async def kill_a_writer(address: str, name: str, case: Case) -> list[float]:
         )  # fmt: skip
         assert writer.stdout is not None
         async with asyncio.timeout(GRANTED_WITHIN_S):
-            told = await writer.stdout.readline()
-        if told != b"granted\n":
+            line = await writer.stdout.readline()
+        if line != b"granted\n":
             raise Failed("the writer ended by itself")
         writer.kill()
         killed = time.perf_counter()

@@ -1,9 +1,11 @@
-"""Trunkline's log beside NATS JetStream, both with three replicas and every record synced, in one run.
+"""The log compared with NATS JetStream, both with three replicas and every record synced, in one run.
 
     ./run bench log [--quick] [--json] [--rounds 3] [--seconds 5] [--no-nats] [--no-big-node] [--dir DIR]
 
 Both run on this machine, never at the same time: each round starts a fresh cluster of the one, then of the other. CPU
-time is that of all processes: servers, coordinator, supervisor, client. Exit code 0: every goal is met; 1: one is not.
+time is that of all processes: servers, coordinator, supervisor, client.
+
+Exit code 0: every goal is met; 1: one is missed.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from log_rounds import QUICK, Bench, Plan, Results
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser = parser_of("log", __doc__, quick="one short round", needs="20 GB")
-    parser.add_argument("--rounds", type=int, help="of which the median counts (default: 3)")
-    parser.add_argument("--seconds", type=float, help="of one measured window (default: 5)")
-    parser.add_argument("--no-nats", action="store_true", help="leave the baseline out, and the goals that need it")
-    parser.add_argument("--no-big-node", action="store_true", help="leave out the node with ten million entries")
+    parser.add_argument("--rounds", type=int, help="rounds, of which the median counts (default: 3)")
+    parser.add_argument("--seconds", type=float, help="length of a measurement (default: 5)")
+    parser.add_argument("--no-nats", action="store_true", help="skip the baseline and the goals that need it")
+    parser.add_argument("--no-big-node", action="store_true", help="skip the node with ten million entries")
     return parser.parse_args(arguments)
 
 

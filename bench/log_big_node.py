@@ -1,7 +1,7 @@
 """A node with ten million entries: its memory, and how long a restart takes.
 
-The log is made and begun by a client; then, while the node is stopped, its storage engine writes the rest, which
-differs from appends over the network only in the time it takes. Run as a program it is that writing.
+A client creates the log and appends one batch. Then, while the node is stopped, its storage engine writes the others,
+which is faster than appends over the network and gives the same files. As a program it does that writing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ASK_EVERY_S = 0.02
 
 @dataclass(frozen=True)
 class BigNode:
-    """What was measured after ``kill -9`` and a start."""
+    """Measured after ``kill -9`` and a start."""
 
     entries: int
     per_batch: int
@@ -87,7 +87,7 @@ def measure_big_node(directory: Path, entries: int, per_batch: int) -> BigNode:
         asyncio.run(_begin(node, per_batch))
         node.kill()
         run_client("log_big_node", {"directory": str(node.data), "entries": entries})
-        for _ in range(2):  # the first start may find work that the writing left behind
+        for _ in range(2):  # the first start may have to finish what was written
             began = node.start()
             answered, served = asyncio.run(_until_answers(node, entries))
             restart_s, read_s = answered - began, served - began
@@ -105,7 +105,7 @@ async def _begin(node: OneNode, per_batch: int) -> None:
 
 
 async def _until_answers(node: OneNode, entries: int) -> tuple[float, float]:
-    """When the node answered at all, and when it had served the last entry."""
+    """When the node first answered, and when it served the last entry."""
     async with asyncio.timeout(ANSWER_WITHIN_S), trunkline.connect(node.address) as cluster:
         while True:
             try:
@@ -124,7 +124,7 @@ async def _until_answers(node: OneNode, entries: int) -> tuple[float, float]:
 
 
 def write(directory: str, entries: int) -> dict[str, int]:
-    """Repeat the only batch of the node's only stream until it holds so many entries."""
+    """Repeat the only batch of the node's only stream up to a number of entries."""
     engine = Engine.open(Path(directory), StorageOptions())
     (stream,) = engine.image.streams
     key = (stream.descriptor.target.log, stream.descriptor.target.stream)

@@ -1,4 +1,4 @@
-"""The load of `./run bench log`, the same for both systems: tasks that append again and again, and what it cost.
+"""The load of `./run bench log`, the same for both systems: tasks that append in a loop, and their cost.
 
 The client measures everything at the same two moments: records that were acknowledged, CPU time of every process that
 takes part (servers, coordinator, supervisor and the client itself, with their children), and latencies in between.
@@ -44,7 +44,7 @@ class Figures:
 
 
 def middle(runs: Sequence[Figures]) -> Figures:
-    """Each figure's median over the runs, told as one second of work."""
+    """The median of each figure over the runs, normalized to one second of work."""
     rate = median(run.records_per_second for run in runs)
     return Figures(
         records=round(rate),
@@ -67,7 +67,7 @@ def _times(pid: int) -> tuple[int, ...]:
 
 
 def parse_times(stat: str) -> tuple[int, ...]:
-    """utime, stime, cutime and cstime of a line of /proc/PID/stat; the program's name in it may hold anything."""
+    """utime, stime, cutime and cstime of a line of /proc/PID/stat; the name of the program may contain anything."""
     fields = stat[stat.rindex(")") + 2 :].split()
     return tuple(int(field) for field in fields[11:15])
 
@@ -80,7 +80,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 async def measure(
     append: Append, *, tasks: int, records: int, warm_up_s: float, seconds: float, servers: Sequence[int]
 ) -> Figures:
-    """Let ``tasks`` tasks call ``append`` (which commits ``records`` records) over and over, and look at a window."""
+    """Let ``tasks`` tasks call ``append`` (which commits ``records`` records) in a loop, and measure a window."""
     done = 0
     latencies: list[float] = []
     measuring = stopping = False
@@ -117,7 +117,7 @@ async def measure(
 
 
 async def _pass(workers: Sequence[asyncio.Task[None]], seconds: float) -> None:
-    """Let time pass, unless a worker fails: its error is the error of the run."""
+    """Wait, unless a worker fails: its error is the error of the run."""
     ended, _ = await asyncio.wait(workers, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
     for worker in ended:
         worker.result()

@@ -1,4 +1,4 @@
-"""The machine that a benchmark runs on: what a reader must know to compare its figures with others."""
+"""The machine that a benchmark runs on: what a reader needs to compare figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from log_load import percentile
 
 PROBES = 100
 PROBE_BYTES = 100 * 1024  # about one batch of the benchmark
-BUSY_LOAD = 0.5  # of others, before the benchmark begins
+BUSY_LOAD = 0.5  # by other processes, before the benchmark starts
 
 
 def machine_facts(directory: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The baseline of `./run bench log`: a JetStream stream with three replicas, each message synced before it counts.
+"""The baseline of `./run bench log`: a JetStream stream with three replicas, synced before each acknowledgement.
 
-Run as a program it is the publishing client; the benchmark starts that as a process of its own.
+As a program it is the publishing client; the benchmark starts it as a separate process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def server_package() -> Distribution:
 
 
 def server_program() -> Path:
-    """Where the package put the server."""
+    """The path of the server program."""
     files = server_package().files or []
     return next(Path(str(file.locate())).resolve() for file in files if file.name == "nats-server")
 
@@ -58,7 +58,7 @@ class NatsCluster:
         self.ports = ports
 
     def publish(self, **options: Any) -> Figures:
-        """One measured window of a client of its own; the options are those of ``publish`` below."""
+        """One measured window of a separate client; the options are those of ``publish`` below."""
         found = run_client("log_nats", {"ports": self.ports, "servers": self.pids, **options})
         return Figures(**found)
 
@@ -121,7 +121,7 @@ async def publish(
 
 
 async def create_stream(ports: list[int]) -> int:
-    """Make the stream anew; the port of its leader's server."""
+    """Create the stream again, and return the port of its leader."""
     config = {
         "name": STREAM,
         "subjects": [SUBJECT],
@@ -150,7 +150,7 @@ async def create_stream(ports: list[int]) -> int:
 async def _asked_until_answered(
     connection: Connection, subject: str, request: dict[str, Any], *, missing_is_fine: bool = False
 ) -> dict[str, Any]:
-    """JetStream says nothing, or 'unavailable', until its servers have found each other."""
+    """JetStream does not answer, or with 'unavailable', until its servers are connected."""
     while True:
         try:
             return await connection.ask(subject, request)

@@ -1,10 +1,10 @@
 """A small JetStream publisher, so that the baseline is not slowed down by its client.
 
-It speaks NATS's text protocol and knows three ways to publish a batch; the benchmark takes the fastest one:
+It uses the text protocol of NATS and has three ways to publish a batch; the benchmark uses the fastest one:
 
-    pipelined   every message asks for its own acknowledgement, as `publish_async` of the usual clients does
+    pipelined   every message requests its own acknowledgement, like `publish_async` of the usual clients does
     atomic      one acknowledgement for the batch, which is stored as a whole (`allow_atomic`)
-    fast        one acknowledgement for the batch, whose messages are stored as they come (`allow_batched`)
+    fast        one acknowledgement for the batch, whose messages are stored as they arrive (`allow_batched`)
 
 The messages of a batch are laid out once and sent with one write; only the batch's number is put in each time.
 """
@@ -19,7 +19,7 @@ from typing import Any, cast
 
 WAYS = ("pipelined", "atomic", "fast")
 SUBJECT = "bench.records"
-ANSWER_WITHIN_S = 1.0  # a server without a leader says nothing: ask again
+ANSWER_WITHIN_S = 1.0  # a server without a leader does not answer: retry
 NUMBER = b"@@@@@@@@@@"  # where a batch's number goes, 10 digits
 CONNECTIONS_MAX = 100
 
@@ -27,7 +27,7 @@ _HEAD = re.compile(rb"(?:MSG (\S+) \d+ (\d+)|HMSG (\S+) \d+ \d+ (\d+)|PING|PONG|
 
 
 class NatsRefused(Exception):
-    """NATS refused something, which ends the benchmark."""
+    """NATS rejected a request, which ends the benchmark."""
 
 
 class Connection(asyncio.Protocol):
@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
         self.inbox = f"_A.{index}"
         self._received = b""
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, tuple[asyncio.Future[bytes], int]] = {}  # and how many answers are still to come
+        self._waiting: dict[int, tuple[asyncio.Future[bytes], int]] = {}  # and the number of outstanding answers
         self._numbers = itertools.count((CONNECTIONS_MAX + index) * 10_000_000)  # no two connections use the same
 
     @classmethod
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         return dict(answer)
 
     def publish(self, template: bytes, answers: int = 1) -> asyncio.Future[bytes]:
-        """Send what ``batch_template`` made; the future holds the last of the expected answers."""
+        """Send what ``batch_template`` made; the future has the last of the expected answers."""
         assert self._transport is not None
         number = next(self._numbers)
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -136,7 +136,7 @@ def _atomic_headers(number: int, count: int) -> str:
 
 
 def _fast_reply(reply: str, number: int, count: int) -> str:
-    """A message of a fast batch says with its reply subject: flow, what a gap does, its number, and its part."""
+    """The reply subject of a message in a fast batch contains: flow, gap handling, number and part."""
     part = 2 if number == count else 0 if number == 1 else 1
     return f"{reply}.{count}.fail.{number}.{part}.$FI"
 

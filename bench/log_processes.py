@@ -1,4 +1,4 @@
-"""Processes that a benchmark starts: none is left behind, however it ends."""
+"""Processes of a benchmark; all of them end with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Failed(Exception):
-    """A process did not do what it was started for."""
+    """A process failed."""
 
 
 def _die_with_parent() -> None:
@@ -78,7 +78,7 @@ class Processes:
             process.wait()
 
     def until(self, what: str, ready: Callable[[], bool], within_s: float = READY_WITHIN_S) -> float:
-        """Wait for a condition, and answer the seconds; with its log's end if a process dies meanwhile."""
+        """Wait for a condition and return the seconds. If a process dies, raise with the end of its log."""
         began = time.monotonic()
         while not ready():
             for name, process in self._running.items():
@@ -95,7 +95,7 @@ class Processes:
 
 
 def run_client(module: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Run a client process of its own to its end; it takes and gives JSON."""
+    """Run a separate client process to its end, with JSON as input and output."""
     command = [sys.executable, str(BENCH / f"{module}.py"), json.dumps(arguments)]
     try:
         done = subprocess.run(
@@ -114,7 +114,7 @@ def run_client(module: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Free ports."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in sockets]
     for each in sockets:

@@ -13,7 +13,7 @@ from log_rounds import RECORDS_PER_APPEND, SINGLE_TASKS, SMALL_BYTES, SUBSCRIBE_
 
 RATE_GOAL = 2.5  # times the baseline
 CPU_GOAL = 1 / 3  # of the baseline
-SUBSCRIBE_GOAL = 500_000  # records a second
+SUBSCRIBE_GOAL = 500_000  # records per second
 IDLE_GOAL_PERCENT = 2.0
 BIG_ENTRIES = 10_000_000
 BIG_MEMORY_GOAL_MIB = 300.0
@@ -59,7 +59,7 @@ def _alone(results: Results) -> Iterator[Verdict]:
 
 
 def _big_nodes(nodes: list[BigNode]) -> Iterator[Verdict]:
-    """Goals are set for ten million entries in batches of 100; other sizes are stated only."""
+    """Goals are set for ten million entries in batches of 100; other sizes have no goals."""
     for node in nodes:
         if node.entries < BIG_ENTRIES or node.per_batch != 100:
             continue

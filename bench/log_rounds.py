@@ -1,7 +1,7 @@
 """The rounds of `./run bench log`: what is measured, how often, and in which order.
 
-The two systems take turns, so that noise of the machine hits both; a cluster is fresh in every round, and the other
-system is not running then.
+The two systems take turns, so that noise of the machine affects both. Every round has a new cluster, and the other
+system is stopped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from log_trunkline import TrunklineCluster, trunkline_cluster
 
 RECORD_BYTES, RECORDS_PER_APPEND = 1024, 100
 SINGLE_TASKS = 64
-APPEND_TASKS = (16, 32, 64)  # how Trunkline may be loaded, likewise
+APPEND_TASKS = (16, 32, 64)  # candidates for the load of Trunkline
 SMALL_BYTES = 100
 SUBSCRIBE_PER_BATCH = 100
 IDLE_S = 20.0
-# How the baseline may be loaded: way, connections, batches in flight. The fastest one is measured.
+# Candidates for the load of the baseline: way, connections, batches in flight. The fastest one is measured.
 NATS_BATCHES = (("pipelined", 1, 8), ("pipelined", 1, 32), ("atomic", 1, 8), ("atomic", 1, 16), ("fast", 1, 16))
 NATS_SINGLES = (("pipelined", 1, SINGLE_TASKS), ("pipelined", SINGLE_TASKS, SINGLE_TASKS))
 
@@ -48,7 +48,7 @@ QUICK = Plan(1, 2.0, 0.5, 1.0, 200_000, 5.0, 1_000_000, (100,))
 
 @dataclass
 class Results:
-    """Everything that was measured; ``None`` is what was left out."""
+    """All measurements; ``None`` if skipped."""
 
     machine: dict[str, Any]
     nats_version: str = ""
@@ -178,7 +178,7 @@ class Bench:
 
     @contextmanager
     def _emptied(self) -> Iterator[Path]:
-        """A directory for one part, which is gone after it: the disk holds the data of one part at a time."""
+        """A temporary directory for one part: the disk has the data of one part at a time."""
         with tempfile.TemporaryDirectory(prefix="part-", dir=self._directory) as directory:
             yield Path(directory)
 

@@ -1,6 +1,6 @@
 """Trunkline's side of `./run bench log`: a local cluster of real processes, and a client that uses the public library.
 
-Run as a program it is the client; the benchmark starts that as a process of its own.
+As a program it is the client; the benchmark starts it as a separate process.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class TrunklineCluster:
         self.pids = pids
 
     def append(self, **options: Any) -> Figures:
-        """One measured window of a client of its own; the options are those of ``append`` below."""
+        """One measured window of a separate client; the options are those of ``append`` below."""
         return Figures(**self._client("append", options))
 
     def subscribe(self, **options: Any) -> dict[str, Any]:
         return self._client("subscribe", options)
 
     def idle_percent(self, seconds: float) -> float:
-        """CPU time of all processes while nobody uses the cluster, in percent of one core."""
+        """CPU time of all processes of an idle cluster, in percent of one core."""
         before, began = cpu_seconds(self.pids), time.monotonic()
         time.sleep(seconds)
         return (cpu_seconds(self.pids) - before) / (time.monotonic() - began) * 100
@@ -51,7 +51,7 @@ class TrunklineCluster:
 
 @contextmanager
 def trunkline_cluster(directory: Path, *, again: bool = False) -> Iterator[TrunklineCluster]:
-    """`trunkline up` with three nodes, each batch synced before it counts; ``again``: the one stopped there before."""
+    """`trunkline up` with three nodes, synced before each acknowledgement; ``again``: restart the one stopped there."""
     own = directory / "trunkline" if again else own_directory(directory, "trunkline")
     command: list[str | Path] = [Path(sys.executable).parent / "trunkline", "up", "--dir", own / "cluster"]
     command += ["--nodes", str(REPLICAS), "--port", "0", "--sync", "always"]
@@ -104,7 +104,7 @@ async def append(
 async def subscribe(
     *, address: str, servers: list[int], records: int, count: int, payload_bytes: int, repeats: int
 ) -> dict[str, Any]:
-    """Records a second of ``batches()`` and of ``subscribe()``, over a log that the page cache holds."""
+    """Records a second of ``batches()`` and of ``subscribe()``, over a log in the page cache."""
     options = trunkline.ClientOptions(batch=trunkline.BatchOptions(batch_entries=count))
     async with trunkline.connect(address, options=options) as cluster:
         log = await cluster.log(f"{LOG}-subscribe", create=True, replicas=REPLICAS)

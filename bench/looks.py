@@ -1,8 +1,8 @@
-"""How long a coordinator's looks at a log of many segments take: the role alone, without metadata and network.
+"""How long the checks of a coordinator take for a log of many segments: the role only, without metadata and network.
 
     ./run bench looks [SEGMENTS]        20,000 by default
 
-Each line is the best of five, in milliseconds of CPU. A look is one step on the loop that also renews leases.
+Each line is the best of five, in milliseconds of CPU. A check is one step on the loop that also renews leases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Address
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import (
@@ -49,13 +49,13 @@ def long_map(count: int) -> Projection:
 
 
 def read_again(view: Projection) -> Projection:
-    """As a store hands it over: equal, and another object."""
+    """As a store returns it: equal, but another object."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(view), type=Projection)
 
 
 def acquainted(view: Projection) -> Coordinator:
-    """A coordinator that has seen everything done."""
-    role = Coordinator(CoordinatorConfig("log"))
+    """A coordinator without pending duties."""
+    role = Coordinator(DutiesConfig("log"))
     role.done.finalized |= set(view.streams())
     role.done.tidied |= {info.node for info in NODES}
     role.on_message(ME, ViewChanged("log", view, NODES))
@@ -84,13 +84,13 @@ def main(count: int) -> None:
     restarted = tuple(replace(info, start=2) if info is outside else info for info in NODES)
     away = tuple(replace(info, live=False) if info is outside else info for info in NODES)
     looks = {
-        "the first after a start": best_of_five(lambda: Coordinator(CoordinatorConfig("log")), view),
+        "the first after a start": best_of_five(lambda: Coordinator(DutiesConfig("log")), view),
         "a steady one": best_of_five(lambda: acquainted(view), view),
         "after a node has restarted": best_of_five(lambda: acquainted(view), view, restarted),
         "after a node went away": best_of_five(lambda: acquainted(view), view, away),
         "after one segment ended": best_of_five(lambda: acquainted(view), ended),
     }
-    print(f"looks at a map of {count:,} segments")
+    print(f"checks of a map of {count:,} segments")
     for what, (milliseconds, duty) in looks.items():
         print(f"  {what:30} {milliseconds:7.1f} ms   then: {duty}")
 

@@ -1,10 +1,10 @@
-"""Many logs in one cluster: what creating, first appends, rest, the status and a restart cost.
+"""Many logs in one cluster: the cost of creation, first appends, idling, the status and a restart.
 
     ./run bench many-logs [--logs 5000] [--appended 2000] [--quick] [--json] [--dir DIR]
 
 A local cluster of one coordinator and three nodes; the client shares the machine. Goals: one append to each of 2,000
-logs within 10 s, less than 3 % of a core while nobody uses the cluster, a status within 1 s, and no log that is blocked
-after a restart of everything. Exit code 0: every goal is met; 1: one is not; 2: it could not be measured.
+logs within 10 s, less than 3 % of a core while the cluster is idle, a status within 1 s, and no log that is blocked
+after a restart of everything. Exit code 0: every goal is met; 1: one is missed; 2: the measurement failed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from log_trunkline import REPLICAS, TrunklineCluster, trunkline_cluster
 
 import trunkline
 
-AT_ONCE = 64  # logs that the client works on at a time
-SETTLED_WITHIN_S = 600.0  # after appends or a restart: what is due then is no part of being idle
+AT_ONCE = 64  # logs in use by the client at a time
+SETTLED_WITHIN_S = 600.0  # after appends or a restart: that work does not count as idle
 LOOK_S = 1.0
-QUIET_LOOKS = 12  # one after another: what was narrow for 10 s is made wider
+QUIET_POLLS = 12  # in a row: the coordinator adds replicas after 10 s
 IDLE_S = 20.0
 STATUS_REPEATS = 3
 
@@ -61,7 +61,7 @@ class Results:
     status_bytes: int
     restart_blocked: int
     restart_idle_percent: float
-    restart_settle_s: float  # until nothing is due any more for any log
+    restart_settle_s: float  # until no log has pending work
     restart_append_s: float  # one append to each of the same logs
 
     @property
@@ -83,7 +83,7 @@ def measure_all(plan: Plan, directory: Path) -> Results:
         say(f"at rest: appending took {first_append_s:.1f} s")
         _settle(cluster)
         idle_percent = cluster.idle_percent(plan.idle_s)
-        status_s, told = _status(cluster)
+        status_s, output = _status(cluster)
         say(f"restarting everything: {idle_percent:.1f} % of a core at rest, the status took {status_s:.2f} s")
     with trunkline_cluster(directory, again=True) as cluster:
         settle_s = _settle(cluster)
@@ -93,19 +93,19 @@ def measure_all(plan: Plan, directory: Path) -> Results:
         restart_append_s = uvloop.run(_append(cluster.address, plan.appended))
     blocked = sum(log["blocked"] for log in json.loads(again)["logs"])
     return Results(
-        plan.logs, plan.appended, create_s, first_append_s, idle_percent, status_s, len(told), blocked, restart_idle,
+        plan.logs, plan.appended, create_s, first_append_s, idle_percent, status_s, len(output), blocked, restart_idle,
         settle_s, restart_append_s,
     )  # fmt: skip
 
 
 def _settle(cluster: TrunklineCluster) -> float:
-    """Wait until the coordinator has nothing to do; answers the seconds."""
+    """Wait until the coordinator has no pending work, and return the seconds."""
 
     async def wait() -> float:
         began = time.perf_counter()
         async with trunkline.connect(cluster.address) as client:
             quiet = 0
-            while quiet < QUIET_LOOKS:
+            while quiet < QUIET_POLLS:
                 if time.perf_counter() - began > SETTLED_WITHIN_S:
                     raise Failed(f"the logs were not settled within {SETTLED_WITHIN_S:.0f} s")
                 await asyncio.sleep(LOOK_S)
@@ -117,15 +117,15 @@ def _settle(cluster: TrunklineCluster) -> float:
 
 
 def _status(cluster: TrunklineCluster) -> tuple[float, bytes]:
-    """How long the command takes, the fastest of some; and what it says, as JSON."""
+    """The time of the command, the fastest of several; and its output as JSON."""
     command = [Path(sys.executable).parent / "trunkline", "status", "--connect", cluster.address]
     seconds = []
     for _ in range(STATUS_REPEATS):
         began = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         seconds.append(time.perf_counter() - began)
-    told = subprocess.run([*command, "--json"], check=True, capture_output=True).stdout
-    return min(seconds), told
+    output = subprocess.run([*command, "--json"], check=True, capture_output=True).stdout
+    return min(seconds), output
 
 
 async def _create(address: str, logs: int) -> float:
@@ -186,8 +186,8 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = parser_of("many-logs", __doc__, quick="200 logs", needs="1 GB")
-    parser.add_argument("--logs", type=int, help="that there are (default: 5,000)")
-    parser.add_argument("--appended", type=int, help="of these, with one append each (default: 2,000)")
+    parser.add_argument("--logs", type=int, help="number of logs (default: 5,000)")
+    parser.add_argument("--appended", type=int, help="number of logs with one append each (default: 2,000)")
     options = parser.parse_args(arguments)
 
     def measure(directory: Path) -> Results:

@@ -1,9 +1,9 @@
-"""Spark on the log, on this machine: how fast a table of entries is read, and how soon a stream sees an entry.
+"""Spark on the log: how fast it reads a table of entries, and how soon a stream sees an entry.
 
     ./run bench spark [--quick] [--json] [--rounds 5] [--records 4000000] [--dir DIR]
 
 Three nodes, Spark with two cores and the client share the machine. The baseline is the plain client, one process that
-iterates `batches()` over the same log in the same run. Exit code 0: every goal is met; 1: one is not.
+iterates `batches()` over the same log in the same run. Exit code 0: every goal is met; 1: one is missed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_rounds import QUICK, Plan, Results, measure_all
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser = parser_of("spark", __doc__, quick="few records", needs="3 GB")
-    parser.add_argument("--rounds", type=int, help="of which the median counts (default: 5)")
+    parser.add_argument("--rounds", type=int, help="rounds, of which the median counts (default: 5)")
     parser.add_argument("--records", type=int, help="in the log that is read (default: 4,000,000)")
     return parser.parse_args(arguments)
 

@@ -10,7 +10,7 @@ from typing import Any
 from log_machine import is_busy
 from spark_rounds import CORES, PER_BATCH, RECORD_BYTES, Results
 
-READ_GOAL = 2_000_000  # records a second
+READ_GOAL = 2_000_000  # records per second
 STREAM_GOAL_MS = 500.0
 
 

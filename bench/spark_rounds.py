@@ -27,8 +27,8 @@ RECORD_BYTES = 100
 PER_BATCH = 1000
 STREAM_LOG = "bench-stream"
 STAMP_EVERY_S = 0.02
-LAST_SEEN_S = 30.0  # the stream is given this long for the last entries
-WARM_UP_READS = 3  # Java compiles what runs often
+LAST_SEEN_S = 30.0  # the wait for the last entries of the stream
+WARM_UP_READS = 3  # until Java has compiled the hot code
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ QUICK = Plan(rounds=1, records=200_000, stream_s=4.0, stream_warm_up_s=2.0)
 class Results:
     machine: dict[str, Any]
     records: int
-    client_rates: list[float]  # records a second of batches(), in one process
+    client_rates: list[float]  # records per second of batches(), in one process
     spark_rates: list[float]
     all_columns_rates: list[float]
     latencies_ms: list[float]

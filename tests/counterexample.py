@@ -17,7 +17,7 @@ def _process(name: str, role: RoleView, disk: NamedTexts = ()) -> ProcessView:
 
 @dataclass
 class Story:
-    """Tells a run step by step, keeping the world's state as it goes."""
+    """Builds a run step by step, with the state of the world after each."""
 
     state: StateView
     steps: list[StepView] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Story:
         )
 
     def becomes(self, name: str, up: bool = True, phase: str | None = None, **fields: str) -> None:
-        """Change the state that the step just told has led to."""
+        """Change the state after the last step."""
         processes = tuple(self._changed(p, up, phase, fields) if p.name == name else p for p in self.state.processes)
         self.state = replace(self.state, processes=processes)
         self.states[-1] = self.state

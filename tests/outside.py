@@ -2,8 +2,7 @@
 
     subprocess.run([program("openssl"), "version"])
 
-A test process that starts anything else ends up in ``Undeclared``: on the machine of whoever wrote the test the program
-may be there, on a fresh one it is not.
+A test that starts any other program fails with ``Undeclared``: a fresh machine does not have that program.
 """
 
 from __future__ import annotations

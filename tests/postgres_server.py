@@ -131,7 +131,7 @@ class PostgresServer:
         self._end(signal.SIGINT)
 
     def pause(self) -> None:
-        """Connections stay and nobody answers any more, until ``resume``."""
+        """Connections stay open without answers, until ``resume``."""
         assert self._process is not None, "the server does not run"
         for process in (self._process.pid, *_children(self._process.pid)):
             stop_and_wait(process)

@@ -1,4 +1,4 @@
-"""The documents say nothing that a machine can see to be false: links, commands, names and examples are tried."""
+"""Links, commands, names, counts and examples of the documents are correct."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from trunkline.check.catalogue import Catalogue, shipped
 from trunkline.check.monitors import CopiesMade, EndsKept, KeepsRoom, Progress, safety
-from trunkline.check.monitors.upkeep import LastCopy, PatienceKept, RepairedAlike, Upkeep
+from trunkline.check.monitors.upkeep import BlockedWithdrawn, DutiesEnd, LastCopy, PatienceKept, RepairedAlike, Upkeep
 from trunkline.cli import WrongInput
 from trunkline.cli.main import _parser
 
@@ -38,12 +38,12 @@ def document(request: pytest.FixtureRequest) -> Path:
 
 
 def prose(text: str) -> str:
-    """The text without its blocks of code."""
+    """The text without code blocks."""
     return FENCE.sub("", text)
 
 
 def anchors(text: str) -> set[str]:
-    """What the headings of a document can be linked by."""
+    """The anchors of the headings."""
     headings = re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -61,7 +61,7 @@ def broken_links(path: Path, text: str) -> Iterator[str]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Every ``./run ...`` and ``trunkline ...`` in code, split as a shell does it, without comments."""
+    """Every ``./run ...`` and ``trunkline ...`` in code, split like in a shell, without comments."""
     code = [body for _, body in FENCE.findall(text)] + re.findall(r"`([^`\n]+)`", prose(text))
     lines = [found.group().split("  ")[0] for each in code for found in COMMAND.finditer(each)]
     return [shlex.split(line, comments=True) for line in lines]
@@ -73,7 +73,7 @@ def commands_of_run() -> set[str]:
 
 
 def wrong_command(words: list[str], known: set[str], catalogue: Catalogue) -> str | None:
-    """Why a command cannot be right. ``...`` stands for any arguments."""
+    """What is wrong with a command. ``...`` stands for any arguments."""
     if words[0] == "./run":
         if words[1] not in known:
             return f"./run knows no {words[1]!r}"
@@ -99,7 +99,7 @@ def wrong_command(words: list[str], known: set[str], catalogue: Catalogue) -> st
 
 
 def columns(text: str, heading: str) -> Iterator[str]:
-    """The names in backticks that stand under a heading of any table."""
+    """The names in backticks under a heading of any table."""
     at: int | None = None
     for line in prose(text).splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
@@ -111,16 +111,16 @@ def columns(text: str, heading: str) -> Iterator[str]:
             yield from re.findall(r"`([^`]+)`", cells[at])
 
 
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     assert list(broken_links(document, document.read_text(encoding="utf-8"))) == []
 
 
 @pytest.mark.parametrize("link", ["docs/nowhere.md", "docs/log.md#no-such-heading", "../elsewhere.md"])
-def test_a_link_that_leads_nowhere_is_caught(link: str) -> None:
+def test_a_broken_link_is_caught(link: str) -> None:
     assert list(broken_links(ROOT / "README.md", f"see [there]({link})"))
 
 
-def test_every_command_is_one_that_exists(document: Path) -> None:
+def test_every_command_exists(document: Path) -> None:
     known, catalogue = commands_of_run(), shipped()
     found = [
         (words, wrong_command(words, known, catalogue)) for words in commands(document.read_text(encoding="utf-8"))
@@ -148,7 +148,7 @@ def test_commands_are_found_in_prose_and_in_blocks() -> None:
     assert sorted(commands(text)) == [["./run", "check", "append", "--exhaustive"], ["./run", "lint"]]
 
 
-def test_documents_name_no_place_outside_of_the_repository(document: Path) -> None:
+def test_documents_name_no_path_outside_of_the_repository(document: Path) -> None:
     assert ELSEWHERE.findall(document.read_text(encoding="utf-8")) == []
 
 
@@ -156,7 +156,7 @@ def test_scenarios_mutants_and_monitors_in_tables_exist() -> None:
     text, known = (ROOT / "docs" / "log.md").read_text(encoding="utf-8"), shipped()
     upkeep = (LastCopy(), RepairedAlike(), PatienceKept(), Upkeep())
     monitors = {monitor.name for monitor in (*safety(), *upkeep, Progress())}
-    monitors |= {CopiesMade.name, EndsKept.name, KeepsRoom.name}
+    monitors |= {each.name for each in (BlockedWithdrawn, CopiesMade, DutiesEnd, EndsKept, KeepsRoom)}
     mutants = {mutant.name for mutant in known.mutants}
     assert set(columns(text, "scenarios")) - set(known.scenarios) == set()
     assert set(columns(text, "mutants")) - mutants == set()
@@ -164,7 +164,7 @@ def test_scenarios_mutants_and_monitors_in_tables_exist() -> None:
 
 
 def unnamed(text: str, names: Iterable[str]) -> list[str]:
-    """The names that do not stand anywhere in backticks outside of blocks of code."""
+    """The names that are nowhere in backticks outside of code blocks."""
     found = set(re.findall(r"`([^`\n]+)`", prose(text)))
     return [name for name in names if name not in found]
 
@@ -179,7 +179,7 @@ def test_a_scenario_that_is_not_named_is_caught() -> None:
     assert unnamed(text, ["append", "append-order", "read"]) == ["append", "read"]
 
 
-def test_the_example_of_the_readme_runs_and_finds_nothing() -> None:
+def test_the_example_of_the_readme_runs_and_finds_no_violation() -> None:
     (example,) = (
         body for kind, body in FENCE.findall((ROOT / "README.md").read_text(encoding="utf-8")) if kind == "python"
     )

@@ -1,7 +1,7 @@
-"""The shape that keeps the source readable: modules are short, the file of a role opens with its numbered rules, and
-comments cite only rules that exist.
+"""The shape of the source: modules are short, the file of a role starts with its numbered rules, and comments cite only
+rules that exist.
 
-Each check is also shown to catch a planted offence.
+Each check also catches a planted offence.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-LINES_MAX = 500  # a longer module holds two ideas
-SHARED_RULES = ("streams.py", "recovery.py", "planner.py")  # rules that other files of the same role keep, and may cite
+LINES_MAX = 500  # a longer module has more than one purpose
+SHARED_RULES = ("streams.py", "recovery.py", "planner.py")  # rules that other files of the same role may cite
 
 RULE = re.compile(r"^ ([A-Z])(\d+) {1,2}\S", re.MULTILINE)
 CITATION = re.compile(r"\b[A-Z]\d+\b")
@@ -54,7 +54,7 @@ def test_a_module_that_is_too_long_is_caught() -> None:
 
 
 def header(source: str) -> str:
-    """The docstring that opens a module, as it is written: rules stand one column to the right."""
+    """The docstring that opens a module, as it is written: rules are indented by one column."""
     return ast.get_docstring(ast.parse(source), clean=False) or ""
 
 
@@ -65,7 +65,7 @@ def rules(source: str) -> list[str]:
 
 
 def roles(source: str) -> list[str]:
-    """The classes that are told of messages. A Protocol only says what a role looks like."""
+    """The classes that receive messages. A Protocol only describes a role."""
     return [
         node.name
         for node in ast.walk(ast.parse(source))
@@ -76,16 +76,16 @@ def roles(source: str) -> list[str]:
 
 
 def without_rules(source: str) -> Iterator[str]:
-    """Why the header of a role's file does not do."""
+    """What is wrong with the header of a role's file."""
     numbered = rules(source)
     for role in roles(source):
         if not numbered:
-            yield f"{role}: the file does not open with numbered rules"
+            yield f"{role}: the file does not start with numbered rules"
         elif numbered != [f"{numbered[0][0]}{number}" for number in range(1, len(numbered) + 1)]:
             yield f"{role}: the rules are not numbered from 1 under one letter: {', '.join(numbered)}"
 
 
-def test_a_roles_file_opens_with_its_numbered_rules(package: Path) -> None:
+def test_the_file_of_a_role_starts_with_its_numbered_rules(package: Path) -> None:
     sources = {path.name: path.read_text() for path in modules(package / "core")}
     assert any(roles(source) for source in sources.values())
     assert [f"{name} {why}" for name, source in sources.items() for why in without_rules(source)] == []
@@ -120,7 +120,7 @@ def test_a_role_without_numbered_rules_is_caught(opening: str) -> None:
     ],
     ids=["rules", "protocol", "no role"],
 )
-def test_a_role_with_rules_and_what_is_no_role_pass(innocent: str) -> None:
+def test_a_role_with_rules_and_other_classes_pass(innocent: str) -> None:
     assert list(without_rules(innocent)) == []
 
 
@@ -128,7 +128,7 @@ def test_a_role_with_rules_and_what_is_no_role_pass(innocent: str) -> None:
 
 
 def citations(source: str) -> Iterator[tuple[int, str]]:
-    """The rules that comments name, with their lines."""
+    """The rules that comments cite, with their lines."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             for rule in CITATION.findall(token.string):
@@ -157,5 +157,5 @@ def test_a_citation_of_a_rule_that_does_not_exist_is_caught(comment: str) -> Non
 
 
 @pytest.mark.parametrize("line", ["x = 1  # X1", "x = 1  # X1, S1: why", "x = 1  # UTF8", "x = '# X2'", "X2 = 1"])
-def test_a_citation_of_a_known_rule_and_what_is_no_citation_pass(line: str) -> None:
+def test_a_citation_of_a_known_rule_and_other_text_pass(line: str) -> None:
     assert unknown_rules(f"{HEADER}{line}\n", ["S1"]) == []

@@ -20,7 +20,7 @@ from system.volumes import need_root
 ENDS_S = 60.0
 BUILDER = """#!/bin/sh
 for root; do
-    case "$root" in /var/tmp/*/root) echo "$root" > {said} ;; esac
+    case "$root" in /var/tmp/*/root) echo "$root" > {recorded} ;; esac
 done
 read forever < {never}
 """
@@ -63,29 +63,29 @@ def test_however_it_ends_nothing_runs_on_or_stays_mounted(
     repository: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
     need_root("mounts")
-    command, said = begin_fresh(repository, tmp_path)
+    command, recorded = begin_fresh(repository, tmp_path)
     with command:
-        wait_until(lambda: said.exists() and said.read_text().endswith("\n"), ENDS_S)
-        root = str(Path(said.read_text().strip()).parent)
+        wait_until(lambda: recorded.exists() and recorded.read_text().endswith("\n"), ENDS_S)
+        root = str(Path(recorded.read_text().strip()).parent)
         assert processes_with(root)
         os.kill(command.pid, how)
         assert command.wait(ENDS_S) != 0
     wait_until(lambda: not processes_with(root), ENDS_S)
     assert root not in Path("/proc/mounts").read_text()
     if how is signal.SIGKILL:
-        shutil.rmtree(root)  # nobody was left to do it
+        shutil.rmtree(root)  # the killed process could not do it
     assert not Path(root).exists()
 
 
 def begin_fresh(repository: Path, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
     """With a builder of roots that says where it builds, and never ends."""
-    said, never = folder / "said", folder / "never"
+    recorded, never = folder / "recorded", folder / "never"
     os.mkfifo(never)
     for name in ("mmdebstrap", "git"):
-        (folder / name).write_text(BUILDER.format(said=said, never=never))
+        (folder / name).write_text(BUILDER.format(recorded=recorded, never=never))
         (folder / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    return subprocess.Popen([sys.executable, repository / "run", "fresh"], env=environment), said
+    return subprocess.Popen([sys.executable, repository / "run", "fresh"], env=environment), recorded
 
 
 def processes_with(word: str) -> list[str]:

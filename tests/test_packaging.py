@@ -117,8 +117,8 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, repository: Path, 
     with subprocess.Popen([trunkline, "up", *placed], env=environment, stdout=subprocess.PIPE, text=True) as up:
         try:
             assert up.stdout is not None
-            said = next(line for line in up.stdout if "connect to" in line)
-            environment["TRUNKLINE_CONNECT"] = said.split()[-1]
+            line = next(line for line in up.stdout if "connect to" in line)
+            environment["TRUNKLINE_CONNECT"] = line.split()[-1]
             run("log", "create", "orders")
             assert "appended 3 entries" in run("append", "orders", stdin="1\n2\n3\n")
             assert run("read", "orders", "--to", "3") == "1\n2\n3\n"
@@ -174,4 +174,4 @@ def unpinned(asked: list[str], lock: Path) -> list[str]:
 
 def test_the_manual_page_is_not_stale(repository: Path) -> None:
     page = (repository / "docs" / "trunkline.1").read_text(encoding="utf-8")
-    assert page == manual(), "make it anew: .venv/bin/python -m trunkline.cli.manual > docs/trunkline.1"
+    assert page == manual(), "generate it again: .venv/bin/python -m trunkline.cli.manual > docs/trunkline.1"

@@ -1,4 +1,4 @@
-"""The table of programs outside Python is complete, and true of the code."""
+"""The table of programs outside Python matches the code."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_program_that_is_not_in_the_table_is_found_in_code(planted: str) -> No
     assert list(programs_called(f"async def planted():\n    {planted}\n")) == ["etcdctl"]
 
 
-def test_everything_in_the_table_is_called_by_somebody_and_its_users_exist(repository: Path) -> None:
+def test_every_program_of_the_table_is_called_and_its_users_exist(repository: Path) -> None:
     named = {name for path in code(repository) for name in programs_called(path.read_text())}
     named |= {"env", "unshare", "uname"}  # the first line of `run`; what setpriv starts; Python's own library
     assert {each.name for each in TABLE} - named == set()

@@ -13,7 +13,7 @@ import pytest
 
 BANNED = {
     # A regular expression, and what replaces it. An underscore counts as a space.
-    r"is no (?:address|port|TOML)": "is not a valid ...",
+    r"(?<!there )\bis no (?!longer\b)[a-z]+": "is not a, is not valid",
     r"is nothing for": "does not accept",
     r"older of both ends": "the older one",
     r"ends? in order": "shuts down cleanly",
@@ -31,8 +31,11 @@ BANNED = {
     r"(?-i:\bMOST\b)": "MAX",
     r"\bwhoever\b": "the caller, a client, a reader",
     r"\bsomebody\b": "a client, another process",
-    r"\bis away\b": "is unreachable",
-    r"\ba look at\b": "a check, a poll, a read",
+    r"\bnobody\b": "no process, no client, no reader",
+    r"\b(?:is|are) (?:away|gone)\b": "is unreachable, was removed",
+    r"\btells\b": "reports, says",
+    r"\bbeliev\w*": "accepts, trusts",
+    r"\ba look\b": "a check, a poll, a read",
 }
 PHRASES = [re.compile(pattern, re.IGNORECASE) for pattern in BANNED]
 NOUNS = {"logging", "missing", "observing", "packaging", "recording", "string"}  # not gerunds, or usual terms

@@ -149,7 +149,7 @@ class LogDisk:
 
 
 class Story:
-    """Keeps everything it is told, as short texts; ``rest`` says when it may rest."""
+    """Keeps the text of every event; ``rest`` decides when nothing more has to happen."""
 
     name = "Story"
 
@@ -160,7 +160,7 @@ class Story:
         return ()
 
     def observe(self, state: tuple[str, ...], observed: ObservedEvent) -> tuple[str, ...]:
-        return (*state, told(observed))
+        return (*state, text_of(observed))
 
     def hot(self, state: tuple[str, ...]) -> str:
         return "" if self._rest(state) else "the story is not over"
@@ -178,14 +178,14 @@ class Never:
         return None
 
     def observe(self, state: None, observed: ObservedEvent) -> None:
-        if told(observed) == self._what:
+        if text_of(observed) == self._what:
             raise Violation(f"{self._what} happened")
 
     def hot(self, state: None) -> str:
         return ""
 
 
-def told(observed: ObservedEvent) -> str:
+def text_of(observed: ObservedEvent) -> str:
     event = observed.event
     if isinstance(event, Saw):
         return f"{observed.process} saw {event.value}"

@@ -1,4 +1,4 @@
-"""All errors, in one tree. The branch tells whether the operation took effect.
+"""All errors, in one tree. The branch says whether the operation took effect.
 
 TrunklineError
 ├── Refused                 the operation had no effect

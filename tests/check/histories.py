@@ -15,7 +15,7 @@ from trunkline.check.scenario import Invoked, Monitor, ObservedEvent
 from trunkline.check.scenarios.cluster import CHAIN3, LOG, chain_log
 from trunkline.core.calls import AppendRequested, TailRequested
 from trunkline.core.effects import Event
-from trunkline.core.entries import Frame, Kind, junk
+from trunkline.core.entries import Frame, FrameKind, junk
 from trunkline.core.events import (
     Committed,
     EntriesRead,
@@ -80,7 +80,7 @@ def projected(*projections: Projection) -> History:
 
 
 def data(first: int, value: int, count: int = 1) -> Frame:
-    return Frame(first, count, Kind.DATA, "w", value, value)
+    return Frame(first, count, FrameKind.DATA, "w", value, value)
 
 
 def committed(frame: Frame, owner: Owner | None = None, segment: int = 0) -> Committed:

@@ -35,6 +35,7 @@ from trunkline.core.events import (
     TailIs,
     ValueCarried,
 )
+from trunkline.core.messages import Reason
 from trunkline.core.projection import (
     Gap,
     RaiseTrim,
@@ -99,12 +100,13 @@ COMPLETENESS = [
     Case(
         "what is trimmed is skipped",
         Completeness(),
-        projected(changed(FIRST, RaiseTrim(3))) + by("r", PositionsSkipped(LOG, 1, 4, "trimmed"), read(data(4, 8))),
+        projected(changed(FIRST, RaiseTrim(3)))
+        + by("r", PositionsSkipped(LOG, 1, 4, Reason.TRIMMED), read(data(4, 8))),
     ),
     Case(
         "what is lost is skipped",
         Completeness(),
-        projected(LOST) + by("r", PositionsSkipped(LOG, 1, 4, "lost"), read(data(4, 8))),
+        projected(LOST) + by("r", PositionsSkipped(LOG, 1, 4, Reason.LOST), read(data(4, 8))),
     ),
     Case(
         "another subscription begins anywhere",
@@ -146,31 +148,31 @@ COMPLETENESS = [
     Case(
         "a skip leaves something out",
         Completeness(),
-        projected(changed(FIRST, RaiseTrim(9))) + SUBSCRIBED + by("r", PositionsSkipped(LOG, 5, 7, "trimmed")),
+        projected(changed(FIRST, RaiseTrim(9))) + SUBSCRIBED + by("r", PositionsSkipped(LOG, 5, 7, Reason.TRIMMED)),
         "had not read 4",
     ),
     Case(
         "what is not trimmed is skipped",
         Completeness(),
-        projected(changed(FIRST, RaiseTrim(2))) + by("r", PositionsSkipped(LOG, 1, 4, "trimmed")),
+        projected(changed(FIRST, RaiseTrim(2))) + by("r", PositionsSkipped(LOG, 1, 4, Reason.TRIMMED)),
         "1 to 3 were skipped as trimmed",
     ),
     Case(
         "what is trimmed is skipped as lost",
         Completeness(),
-        projected(changed(FIRST, RaiseTrim(3))) + by("r", PositionsSkipped(LOG, 1, 4, "lost")),
+        projected(changed(FIRST, RaiseTrim(3))) + by("r", PositionsSkipped(LOG, 1, 4, Reason.LOST)),
         "skipped as lost",
     ),
     Case(
         "a skip goes past the gap",
         Completeness(),
-        projected(LOST) + by("r", PositionsSkipped(LOG, 1, 5, "lost")),
+        projected(LOST) + by("r", PositionsSkipped(LOG, 1, 5, Reason.LOST)),
         "skipped as lost",
     ),
     Case(
         "a skip begins before the gap",
         Completeness(),
-        projected(replace(LOST, gaps=(Gap(2, 4),))) + by("r", PositionsSkipped(LOG, 1, 4, "lost")),
+        projected(replace(LOST, gaps=(Gap(2, 4),))) + by("r", PositionsSkipped(LOG, 1, 4, Reason.LOST)),
         "skipped as lost",
     ),
 ]

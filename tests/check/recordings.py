@@ -11,7 +11,7 @@ from trunkline.check.recording_judge import RecordingVerdict, judge_recording
 from trunkline.check.scenario import ObservedEvent
 from trunkline.check.scenarios.cluster import LOG
 from trunkline.core.calls import AppendRequested, SubscribeRequested
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import (
     Appended,
     Committed,
@@ -23,7 +23,7 @@ from trunkline.core.events import (
     ProcessEnded,
     Projected,
 )
-from trunkline.core.trace import encode_event, end_line, file_name, header_line
+from trunkline.core.recording import encode_event, end_line, file_name, header_line
 
 STEP_NS = 1_000
 IN_FLIGHT = 16
@@ -63,7 +63,9 @@ def busy_history(batches: int, count: int = 100) -> Iterable[ObservedEvent]:
     members = FIRST.last.members()
     for low in range(0, batches, IN_FLIGHT):
         numbers = range(low, min(low + IN_FLIGHT, batches))
-        frames = {n: Frame(1 + n * count, count, Kind.DATA, "client#1", n, n * 2654435761 % 2**32) for n in numbers}
+        frames = {
+            n: Frame(1 + n * count, count, FrameKind.DATA, "client#1", n, n * 2654435761 % 2**32) for n in numbers
+        }
         for n, frame in frames.items():
             yield ObservedEvent("w", "appender", Invoked(n + 1, AppendRequested(n + 1, LOG, count, frame.checksum)))
             yield ObservedEvent("a", "sequencer", PositionsGranted(LOG, 0, SEQUENCER, frame.first, count))

@@ -74,7 +74,7 @@ def example(delivered: Path, command: Command, monkeypatch: pytest.MonkeyPatch) 
 
 
 def change_source(folder: Path, *statements: str) -> int:
-    """Returns the newest version. Somebody else may have the catalog open at the moment."""
+    """Returns the newest version. Another process may have the catalog open."""
     address = load_pipeline(folder / "orders.yaml", None).source
     assert isinstance(address, LakeAddress)
     versions: list[int] = []
@@ -146,8 +146,8 @@ def test_destinations_that_cannot_be_compared_have_their_own_exit_code(command: 
     catalog.rename("tenants/tenant-03.ducklake")
     assert done.code == 3
     assert "not verified: nothing was delivered to it yet" in done.text
-    unknown = command("deliver", "verify", "orders.yaml", "nobody")
-    assert (unknown.code, "has no destination nobody" in unknown.err) == (2, True)
+    unknown = command("deliver", "verify", "orders.yaml", "no-such")
+    assert (unknown.code, "has no destination no-such" in unknown.err) == (2, True)
 
 
 def test_status_shows_every_destination(command: Command, example: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_desired_state_is_kept_for_the_next_deliverer(command: Command, exampl
         (["pause", "orders.yaml"], "name destinations, or use --all"),
         (["pause", "orders.yaml", "tenant-01", "--all"], "not both"),
         (["retire", "orders.yaml", "--all"], "confirm with --yes"),
-        (["pause", "orders.yaml", "nobody"], "has no destination 'nobody'"),
+        (["pause", "orders.yaml", "no-such"], "has no destination 'no-such'"),
     ],
 )
 def test_a_command_for_no_destination_or_for_all_by_mistake_is_rejected(
@@ -250,7 +250,7 @@ class Terminal:
 
 @pytest.fixture
 def running(example: Path) -> Iterator[Terminal]:
-    """The example with a destination whose table is somebody else's."""
+    """The example with a destination whose table belongs to another pipeline."""
     write_deltalake(example / "foreign", pa.table({"mine": [1]}))
     text = Path("orders.yaml").read_text(encoding="utf-8")
     Path("orders.yaml").write_text(text.replace("# - {name: large", FOREIGN + "# - {name: large"), encoding="utf-8")
@@ -300,7 +300,7 @@ def test_a_deliverer_shows_its_progress_follows_desired_states_and_drains_on_a_s
 def test_init_writes_an_example_and_never_overwrites(command: Command, tmp_path: Path) -> None:
     first = command("deliver", "init")
     assert (
-        first.text == "wrote orders.yaml\nnext: change it to your tables, then trunkline deliver validate orders.yaml\n"
+        first.text == "wrote orders.yaml\nnext: adapt it to your tables, then trunkline deliver validate orders.yaml\n"
     )
     Path("orders.yaml").write_text("mine")
     again = command("deliver", "init", "--sample")
@@ -360,15 +360,15 @@ def test_validate_names_every_problem_and_where_it_is(command: Command, tmp_path
     found = command("deliver", "validate", "orders.yaml", "--json").json
     assert not found["valid"]
     assert sorted((each["where"], each["what"].split(" ")[0]) for each in found["problems"]) == [
-        ("foreign", "there"),
+        ("foreign", "the"),
         ("key", "key"),
         ("lost", "dbname=x"),
         ("routing.column", "'price'"),
     ]
-    told = command("deliver", "validate", "orders.yaml")
-    assert told.code == 1
-    assert "routing.column: 'price' is DECIMAL(10,2); rows can be routed by text" in told.text
-    assert told.text.endswith("4 problems in orders.yaml\n")
+    validated = command("deliver", "validate", "orders.yaml")
+    assert validated.code == 1
+    assert "routing.column: 'price' is DECIMAL(10,2); rows can be routed by text" in validated.text
+    assert validated.text.endswith("4 problems in orders.yaml\n")
 
 
 def test_validate_compares_the_columns_of_existing_destinations(command: Command, tmp_path: Path) -> None:

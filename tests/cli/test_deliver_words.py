@@ -50,7 +50,7 @@ def test_progress_is_one_short_line(destinations: list[DestinationView], words: 
 
 def test_status_shows_errors_unrouted_rows_and_retired_destinations() -> None:
     record = {"configured": True, "retired": False, "desired_state": "active", "owner": "d-1", "empty": {"through": 8}}
-    halted = {"state": "halted", "position": 3, "error": "a: its table is gone", "rows_total": 7}
+    halted = {"state": "halted", "position": 3, "error": "a: its table was removed", "rows_total": 7}
     facts = {
         "pipeline": "orders",
         "source": {"version": 9, "error": ""},
@@ -68,7 +68,7 @@ def test_status_shows_errors_unrouted_rows_and_retired_destinations() -> None:
     assert lines[5].split() == ["b", "was", "ready,", "to", "be", "paused", "-", "-", "-", "-", "-"]
     assert lines[2].split("  ")[-3:] == ["rows changed", "last written", "deliverer"]
     assert lines[7].startswith("rows changed: removed and written since ")
-    assert lines[9] == "a: its table is gone"
+    assert lines[9] == "a: its table was removed"
     assert lines[11] == "12 rows have no destination, up to version 9: 'x' 9, NULL 2, others 1"
     facts["unrouted"] = {"through": 9, "rows": 1, "values": {"x": 1}, "nulls": 0, "others": 0}
     assert "\n1 row has no destination, up to version 9: 'x' 1\n" in status_text(facts)

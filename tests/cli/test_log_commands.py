@@ -52,7 +52,7 @@ def test_a_reconfiguration_shows_the_new_segments_epoch(on_cluster: Command) -> 
     assert on_cluster("read", "moved").out == b"a\n"
 
 
-def test_what_happened_is_told_the_oldest_first(on_cluster: Command) -> None:
+def test_events_are_listed_the_oldest_first(on_cluster: Command) -> None:
     on_cluster("log", "create", "eventful")
     wait_until(lambda: "+ log eventful created: chain, 3 copies, on node" in on_cluster("events").text)
     texts = [event["text"] for event in on_cluster("events", "--json").json["events"]]
@@ -140,7 +140,7 @@ def test_the_bench_measures_and_leaves_no_log(on_cluster: Command) -> None:
     ("arguments", "code", "words"),
     [
         (["read", "no-such-log"], 1, "log no-such-log does not exist; create it first"),
-        (["log", "create", "bad/name"], 2, "is no name of a log"),
+        (["log", "create", "bad/name"], 2, "is not a valid name of a log"),
         (["log", "create", "x", "--replicas", "1", "--min-replicas", "2"], 2, "min_replicas (2) must be between"),
         (["log", "create", "x", "--policy", "broadcast", "--groups", "2"], 2, "must be 1 for a broadcast log"),
         (["log", "create", "x", "--replicas", "0"], 2, "expected a whole number above 0"),

@@ -79,8 +79,8 @@ CASES: Final = [
     Case(
         "log create orders --policy broadcast --replicas 2 --min-replicas 2",
         1,
-        "orders: the log exists with other settings: policy is chain (asked for: broadcast), "
-        "replicas is 3 (asked for: 2), min_replicas is 1 (asked for: 2)",
+        "orders: the log exists with other settings: policy is chain (requested: broadcast), "
+        "replicas is 3 (requested: 2), min_replicas is 1 (requested: 2)",
     ),
     # conditional appends
     Case(

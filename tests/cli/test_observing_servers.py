@@ -128,9 +128,9 @@ def test_a_capture_is_observed_while_it_works(observed: RunningCluster, tmp_path
     with observed.begin("capture", "captured", *source, "--observe", "0", "--log-format", "json") as capture:
         try:
             assert capture.stderr is not None
-            told = json.loads(capture.stderr.readline())
-            assert (told["process"], told["name"]) == ("capture", "captured")
-            address = told["observe"]
+            started = json.loads(capture.stderr.readline())
+            assert (started["process"], started["name"]) == ("capture", "captured")
+            address = started["observe"]
             wait_until(lambda: metrics(address)["trunkline_capture_rows_total"] >= 3)
             found = metrics(address)
             assert found["trunkline_capture_transactions_total"] >= 1
@@ -158,9 +158,9 @@ def test_a_node_is_not_ready_without_its_coordinator_but_alive(observed: Running
 
 
 def test_a_coordinator_without_its_store_is_alive_and_says_what_it_waits_for() -> None:
-    with socket.socket() as nobody:  # bound, and nobody listens there
-        nobody.bind(("127.0.0.1", 0))
-        etcd = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as closed:  # bound, but not listening
+        closed.bind(("127.0.0.1", 0))
+        etcd = f"http://127.0.0.1:{closed.getsockname()[1]}"
         address = free_address()
         options = ["--etcd", etcd, "--listen", "127.0.0.1:0", "--observe", address]
         with subprocess.Popen([*PROGRAM, "serve", "coordinator", *options], stderr=subprocess.DEVNULL) as server:
@@ -175,7 +175,7 @@ def test_a_coordinator_without_its_store_is_alive_and_says_what_it_waits_for() -
         assert server.returncode == 0
 
 
-def test_a_coordinator_is_not_ready_while_its_etcd_is_away(tmp_path: Path) -> None:
+def test_a_coordinator_is_not_ready_while_its_etcd_is_unreachable(tmp_path: Path) -> None:
     with Etcd(tmp_path / "etcd") as etcd:
         address = free_address()
         options = ["--etcd", ",".join(etcd.endpoints), "--listen", "127.0.0.1:0", "--observe", address]

@@ -13,7 +13,7 @@ from trunkline.client.arguments import PolicyName
 from trunkline.client.bodies import checksum
 from trunkline.client.cluster import Cluster
 from trunkline.client.entries import Batch
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.errors import CorruptEntry, ProtocolError
 
 COUNT = 3
@@ -26,7 +26,7 @@ def with_offsets(*offsets: int) -> bytes:
 
 
 def batch_of(body: bytes, count: int = COUNT) -> Batch:
-    return Batch(Frame(5, count, Kind.DATA, "w#1", 1, checksum(body)), body, 5, None, "orders")
+    return Batch(Frame(5, count, FrameKind.DATA, "w#1", 1, checksum(body)), body, 5, None, "orders")
 
 
 CORRUPT = {
@@ -73,7 +73,7 @@ def test_a_body_that_arrived_at_an_odd_address_is_good_for_arrow() -> None:
     body = bytes(body_of(None, COUNT))
     for shift in range(8):
         moved = memoryview(b"\xff" * shift + body)[shift:]
-        batch = Batch(Frame(5, COUNT, Kind.DATA, "w#1", 1, checksum(moved)), moved, 6)
+        batch = Batch(Frame(5, COUNT, FrameKind.DATA, "w#1", 1, checksum(moved)), moved, 6)
         array = batch.arrow_payloads()
         assert array.buffers()[1].address % 4 == 0
         assert array.to_pylist() == [payload_of(1), payload_of(2)] == batch.payloads()

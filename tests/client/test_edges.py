@@ -11,8 +11,10 @@ from client.test_log import payloads, run
 from system.processes import Processes
 from trunkline.client.batcher import BatchOptions
 from trunkline.client.cluster import Cluster
+from trunkline.core.role import Role
 from trunkline.core.timing import Timing
 from trunkline.errors import ConfigError, NoSuchLog, OutcomeUnknown, Refused, TrunklineError, Unreachable
+from trunkline.runtime.process import Process
 
 
 @pytest.mark.parametrize(
@@ -137,16 +139,25 @@ def test_settings_of_batches_are_checked() -> None:
             BatchOptions(**wrong)
 
 
-def test_every_role_of_a_client_uses_the_time_outs_of_the_client(cluster: Processes, name: str) -> None:
+def test_every_role_of_a_client_uses_the_time_outs_of_the_client(
+    cluster: Processes, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings: dict[str, Timing] = {}
+    add = Process.add
+
+    def recorded(self: Process, role_name: str, role: Role) -> None:
+        config = getattr(role, "config", None)
+        if config is not None and hasattr(config, "timing"):
+            timings[role_name.partition(":")[0]] = config.timing
+        add(self, role_name, role)
+
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         await log.append([b"a", b"b"])
-        calls = [asyncio.create_task(call) for call in (log.peek(), log.tail(), log.read(1))]
-        await asyncio.sleep(0)  # each call has made its role
-        roles = log._session.process.roles
-        configs = {role.partition(":")[0]: getattr(each, "config", None) for role, each in roles.items()}
-        timings = {role: each.timing for role, each in configs.items() if each is not None and hasattr(each, "timing")}
-        await asyncio.gather(*calls)
-        assert timings == dict.fromkeys(("appender", "peek", "tail", "reader"), Timing(7777, 333))
+        await log.peek()
+        await log.tail()
+        await log.trim(1)
 
+    monkeypatch.setattr(Process, "add", recorded)
     run(cluster, test, suspect_after_ms=7777, fill_after_ms=333)
+    assert timings == dict.fromkeys(("appender", "peek", "tail", "reader"), Timing(7777, 333))

@@ -278,9 +278,9 @@ def test_wrong_arguments_are_named(cluster: Processes, name: str) -> None:
         with pytest.raises(NoSuchLog, match="create it first"):
             await handle.log(name)
         for wrong in ("", "a b", "-a", "a/b", "x" * 129, "日" * 100, "é"):
-            with pytest.raises(ConfigError, match="is no name of a log"):
+            with pytest.raises(ConfigError, match="is not a valid name of a log"):
                 await handle.log(wrong, create=True)
-        with pytest.raises(NoSuchLog, match="is no name of a log"):
+        with pytest.raises(NoSuchLog, match="is not a valid name of a log"):
             await handle.log("日" * 200)
         with pytest.raises(ConfigError, match="is not a policy"):
             await handle.log(name, create=True, policy="ring")  # type: ignore[arg-type]

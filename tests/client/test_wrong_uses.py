@@ -20,7 +20,8 @@ from trunkline import sync
 from trunkline.client.arguments import DEFAULT
 from trunkline.client.cluster import Cluster, log_settings
 from trunkline.client.failures import append_failure
-from trunkline.core.events import AppendRefused, Cause
+from trunkline.core.events import AppendRefused
+from trunkline.core.messages import Reason
 from trunkline.errors import ConditionFailed, ConfigError, LogSealed, NoSuchLog, OwnedByAnother, Refused, Unreachable
 
 POSITION = "must be a position, an integer from 1 on, not"
@@ -317,16 +318,16 @@ def test_every_call_on_a_deleted_log_says_that_there_is_none(cluster: Processes,
 @pytest.mark.parametrize(
     ("cause", "kind"),
     [
-        (Cause.OTHER, Refused),
-        (Cause.NO_SPACE, Refused),
-        (Cause.TOO_LARGE, Refused),
-        (Cause.SEALED, LogSealed),
-        (Cause.NO_SUCH_LOG, NoSuchLog),
-        (Cause.OWNED, OwnedByAnother),
-        (Cause.CONDITION, ConditionFailed),
+        (Reason.OTHER, Refused),
+        (Reason.NO_SPACE, Refused),
+        (Reason.TOO_LARGE, Refused),
+        (Reason.SEALED, LogSealed),
+        (Reason.NO_SUCH_LOG, NoSuchLog),
+        (Reason.OWNED, OwnedByAnother),
+        (Reason.CONDITION, ConditionFailed),
     ],
 )
-def test_the_class_of_an_error_depends_on_its_cause_and_not_on_its_text(text: str, cause: Cause, kind: type) -> None:
+def test_the_class_of_an_error_depends_on_its_cause_and_not_on_its_text(text: str, cause: Reason, kind: type) -> None:
     assert type(append_failure(AppendRefused(text, cause))) is kind
 
 

@@ -30,7 +30,7 @@ from contract.destination_steps import (
     unchanged,
     whose,
 )
-from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations import contract
@@ -189,8 +189,8 @@ def test_t2_every_kind_decides_as_fencing_does(table: Table) -> None:
         for held in (Standing(position, 3, source, mark), Standing(position, 3, "lake/others", mark)):
             leave(table, held)
             for step in steps:
-                asked = Step(step.expected, step.mark, step.through, step.through_mark, step.token, whose(step))
-                decision = decide(Held(held.position, held.token, held.mark, held.source), asked)
+                asked = PlannedWrite(step.expected, step.mark, step.through, step.through_mark, step.token, whose(step))
+                decision = decide(StoredPosition(held.position, held.token, held.mark, held.source), asked)
                 seen.add(decision)
                 assert outcome_of(table, step) is decision, (held, step)
                 if decision is Decision.PROCEED:
@@ -203,9 +203,9 @@ def test_t2_every_kind_decides_as_fencing_does(table: Table) -> None:
 def test_t2_every_kind_asks_fencing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first flush, a flush after another writer, and a seed; only DuckLake's update works without it (K1)."""
     seeded(table)
-    asked: list[Step] = []
+    asked: list[PlannedWrite] = []
 
-    def refused(held: Held, step: Step) -> Decision:
+    def refused(held: StoredPosition, step: PlannedWrite) -> Decision:
         asked.append(step)
         return Decision.MOVED
 

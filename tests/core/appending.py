@@ -1,4 +1,4 @@
-"""An appender, led by hand: the log that it appends to, and what it is told."""
+"""An appender, driven by hand: the log that it appends to, and the messages that it receives."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ def ended(end: int, survivors: str = "a b c", view: Projection = VIEW) -> Projec
 
 
 class Client:
-    def __init__(self, view: Projection | None = VIEW, in_flight_max: int = 64, seal_looks: int = 0) -> None:
-        self.role = Appender(AppenderConfig(LOG, "w", in_flight_max=in_flight_max, seal_looks=seal_looks), view)
+    def __init__(self, view: Projection | None = VIEW, in_flight_max: int = 64, seal_checks: int = 0) -> None:
+        self.role = Appender(AppenderConfig(LOG, "w", in_flight_max=in_flight_max, seal_checks=seal_checks), view)
 
-    def tell(self, message: Message) -> Effects:
+    def deliver(self, message: Message) -> Effects:
         return self.role.on_message(APPLICATION, message)
 
     def begin(self, request: AppendRequested = ONE, first: int = 1, *, stored: int = 0) -> Effects:
         """An append that was granted ``first`` and is stored on so many members of the chain."""
-        self.tell(request)
-        effects = self.tell(grant(self.role.seq, first))
+        self.deliver(request)
+        effects = self.deliver(grant(self.role.seq, first))
         for stream in (HEAD, MIDDLE, LAST)[:stored]:
-            effects = self.tell(Stored(stream, frame(first, self.role.seq, request.count)))
+            effects = self.deliver(Stored(stream, frame(first, self.role.seq, request.count)))
         return effects
 
     def commit(self, request: AppendRequested) -> Next:
         """An append that goes through; what it asked the sequencer."""
-        [asked] = messages(self.tell(request))
+        [asked] = messages(self.deliver(request))
         assert isinstance(asked, Next)
-        self.tell(grant(asked.seq, asked.seq))
+        self.deliver(grant(asked.seq, asked.seq))
         for stream in (HEAD, MIDDLE, LAST):
-            effects = self.tell(Stored(stream, frame(asked.seq, asked.seq)))
+            effects = self.deliver(Stored(stream, frame(asked.seq, asked.seq)))
         assert results(effects) == [(request.operation, Appended(asked.seq))]
         return asked
 

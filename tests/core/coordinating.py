@@ -12,7 +12,7 @@ from core.driver import (
     target,
 )
 from trunkline.check.scenarios.cluster import CHAIN3, CLUSTER, LOG, chain_log
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Address
 from trunkline.core.entries import Frame
 from trunkline.core.filler import Filler
@@ -62,7 +62,7 @@ class Cluster:
         self.storage = {info.node: StorageNode(CLUSTER, info.node, info.incarnation, NodeImage()) for info in nodes}
         for member, frames in storing.items():
             self._store(member, frames)
-        self.coordinator = Coordinator(CoordinatorConfig(LOG, absent_ms=absent_ms))
+        self.coordinator = Coordinator(DutiesConfig(LOG, absent_ms=absent_ms))
         self.company = Company(
             {
                 META: self.register,

@@ -1,4 +1,4 @@
-"""Drives roles by hand: feeds messages to one role, or lets a few of them talk until they have nothing more to say.
+"""Drives roles by hand: feeds messages to one role, or lets several roles exchange messages until none is left.
 
 There is one order here, first come first served: interleavings are the checker's business.
 """
@@ -25,8 +25,8 @@ from trunkline.core.effects import (
     Send,
     SetTimer,
 )
-from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import NodeInfo, Target, target_of
+from trunkline.core.entries import Frame, FrameKind
+from trunkline.core.messages import NodeInfo, StreamTarget, target_of
 from trunkline.core.projection import Projection
 from trunkline.core.role import Role
 from trunkline.core.siblings import ViewChanged
@@ -83,11 +83,11 @@ def timers(effects: Effects) -> list[str]:
 
 
 def data(first: int, count: int = 1, *, writer: str = "w", seq: int = 1, checksum: int = 7) -> Frame:
-    return Frame(first, count, Kind.DATA, writer, seq, checksum)
+    return Frame(first, count, FrameKind.DATA, writer, seq, checksum)
 
 
 def seen(view: Projection | None, nodes: tuple[NodeInfo, ...] = ()) -> ViewChanged:
-    """What the reconfigurer tells of a projection."""
+    """The answer of the reconfigurer with a projection."""
     return ViewChanged(LOG, view, nodes)
 
 
@@ -95,7 +95,7 @@ def registered(names: str, *, dead: str = "") -> tuple[NodeInfo, ...]:
     return tuple(NodeInfo(name, 1, 1, live=name not in dead.split()) for name in names.split())
 
 
-def target(view: Projection, stream: str) -> Target:
+def target(view: Projection, stream: str) -> StreamTarget:
     segment, member = next((s, m) for s in view.segments for m in s.members() if m.stream == stream)
     return target_of(view, segment, member)
 
@@ -146,7 +146,7 @@ class Company:
         self.results: dict[int, Event] = {}
         self.events: list[Event] = []
 
-    def tell(self, to: Address, message: Message, source: Address = APPLICATION) -> None:
+    def deliver(self, to: Address, message: Message, source: Address = APPLICATION) -> None:
         """Hand over one message and let everybody talk until it is quiet."""
         self.carry_out(to, self.roles[to].on_message(source, message))
 

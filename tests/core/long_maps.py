@@ -1,9 +1,9 @@
-"""Logs of thousands of segments, and a coordinator that looks at them."""
+"""Logs of thousands of segments, and a coordinator that checks them."""
 
 from __future__ import annotations
 
 from core.driver import seen
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Address, Effects
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import Member, Owner, Policy, Projection, Segment, Settings
@@ -26,12 +26,12 @@ def _segment(index: int, count: int) -> Segment:
 
 def acquainted(view: Projection) -> Coordinator:
     """A coordinator that has seen everything done."""
-    role = Coordinator(CoordinatorConfig("log"))
+    role = Coordinator(DutiesConfig("log"))
     role.done.finalized |= set(view.streams())
     role.done.tidied |= {info.node for info in NODES}
     role.on_message(ME, seen(view, NODES))
     return role
 
 
-def look(role: Coordinator, view: Projection, nodes: tuple[NodeInfo, ...] = NODES) -> Effects:
+def check(role: Coordinator, view: Projection, nodes: tuple[NodeInfo, ...] = NODES) -> Effects:
     return role.on_message(ME, seen(view, nodes))

@@ -1,4 +1,4 @@
-"""A planner of a delivery pipeline, driven by hand: what it is told, and what it asks for."""
+"""A planner of a delivery pipeline, driven by hand: what it receives, and what it requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from trunkline.core.delivery_messages import (
     FlushGroup,
     Grant,
     JobDone,
+    JobMember,
     LeasesGranted,
-    Member,
     Outcome,
     Planned,
     ReadStandings,
@@ -22,7 +22,7 @@ from trunkline.core.delivery_messages import (
 )
 from trunkline.core.effects import Address, Effects, Message
 from trunkline.core.planner import Planner
-from trunkline.core.planner_tracks import PlannerConfig, Stage
+from trunkline.core.planner_tracks import PlannerConfig, TrackStage
 
 HOST = Address("deliverer", "host")
 NAMES = ("d1", "d2", "d3")
@@ -36,10 +36,10 @@ class Pipeline:
         self.names = names or NAMES
         self.asked: list[Message] = []
         self.effects: Effects = []
-        self.tell(Configured(tuple(Planned(name) for name in self.names)))
+        self.deliver(Configured(tuple(Planned(name) for name in self.names)))
 
-    def tell(self, message: Message) -> list[Message]:
-        """What the planner sends when it is told this."""
+    def deliver(self, message: Message) -> list[Message]:
+        """What the planner sends for this message."""
         return self._carry_out(self.planner.on_message(HOST, message))
 
     def fire(self, key: str) -> list[Message]:
@@ -54,15 +54,15 @@ class Pipeline:
         """The last job (or another one) has ended."""
         last = self.asked[-1]
         assert isinstance(last, FlushGroup | SeedGroup | ReadStandings)
-        return self.tell(JobDone(last.job if job is None else job, results, rest))
+        return self.deliver(JobDone(last.job if job is None else job, results, rest))
 
     def own(self, *positions: int, token: int = 1, settled: bool = True, empty: Span = NO_SPAN) -> list[Message]:
         """Every destination is granted, and stands at its position."""
-        self.tell(LeasesGranted(tuple(Grant(name, token, empty, settled=settled) for name in self.names)))
+        self.deliver(LeasesGranted(tuple(Grant(name, token, empty, settled=settled) for name in self.names)))
         stands = [Result(name, Outcome.STANDS, at, 0) for name, at in zip(self.names, positions, strict=True)]
         return self.done(*stands)
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[TrackStage]:
         return [self.planner.tracks[name].stage for name in self.names]
 
     def positions(self) -> list[int]:
@@ -78,9 +78,9 @@ def all_applied(names: tuple[str, ...], position: int) -> list[Result]:
 
 
 def failed(name: str, outcome: Outcome = Outcome.TRANSIENT) -> Result:
-    return Result(name, outcome, error="away")
+    return Result(name, outcome, error="unreachable")
 
 
 def flush(job: int, after: int, through: int, *names: str, expected: int | None = None, stamp: bool = False) -> Message:
     at = after if expected is None else expected
-    return FlushGroup(job, after, through, tuple(Member(name, at, 1) for name in names), stamp)
+    return FlushGroup(job, after, through, tuple(JobMember(name, at, 1) for name in names), stamp)

@@ -1,4 +1,4 @@
-"""A reader, led by hand: the logs that it reads, and what it is told."""
+"""A reader, driven by hand: the logs that it reads, and the messages that it receives."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Client:
         *,
         to_tail: bool = False,
         requester: Address = APPLICATION,
-        seal_looks: int = 0,
+        seal_checks: int = 0,
         replica: int = 0,
     ) -> None:
-        self.role = Reader(ReaderConfig(META, LOG, read_limit=LIMIT, seal_looks=seal_looks, replica=replica), view)
+        self.role = Reader(ReaderConfig(META, LOG, read_limit=LIMIT, seal_checks=seal_checks, replica=replica), view)
         self.begun = self.role.on_message(requester, SubscribeRequested(1, LOG, start, until, to_tail))
 
-    def tell(self, message: Message) -> Effects:
+    def deliver(self, message: Message) -> Effects:
         return self.role.on_message(APPLICATION, message)
 
     def wait(self) -> Effects:

@@ -27,6 +27,7 @@ from core.coordinating import (
     singles,
 )
 from core.driver import (
+    announced,
     data,
     messages,
     registered,
@@ -37,11 +38,11 @@ from core.driver import (
     timers,
 )
 from trunkline.check.scenarios.cluster import CHAIN3, LOG, chain_log
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.duties import RemoveServingMember
 from trunkline.core.effects import Address, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.entries import junk
-from trunkline.core.events import MemberRebuilt, MemberRemoved
+from trunkline.core.events import LogBlocked, LogUnblocked, MemberRebuilt, MemberRemoved
 from trunkline.core.messages import (
     Digest,
     Digested,
@@ -70,7 +71,7 @@ from trunkline.core.projection import (
 )
 from trunkline.core.rebuild import MemberCopy
 from trunkline.core.repair import SegmentRepair
-from trunkline.core.siblings import ChangeProjection, EndOpenSegment, LookNow, Refresh
+from trunkline.core.siblings import ChangeProjection, CheckNow, EndOpenSegment, Refresh
 from trunkline.core.storage import NodeImage, StorageNode
 
 # ----------------------------------------------------------------------------------------------------------- repair
@@ -182,7 +183,7 @@ def test_c3_a_stream_is_dropped_only_after_its_id_has_left_the_projection() -> N
     view = apply(REPAIRED, RaiseTrim(3))
     cluster = Cluster(view, registered("a b c"), {A: FULL, B: FULL, C: FULL})
     cluster.company.down.add("meta")
-    cluster.company.tell(ME, seen(view, cluster.nodes))  # it wants to forget the segment, and is not heard
+    cluster.company.deliver(ME, seen(view, cluster.nodes))  # it wants to forget the segment, and its message is lost
     assert not any(node.tombstones for node in cluster.storage.values())
 
 
@@ -199,15 +200,15 @@ def test_c3_the_stream_of_a_removed_member_is_dropped_when_its_node_is_back() ->
 # ----------------------------------------------------------------------------------------------- patience and rest
 
 
-def test_c9_a_node_that_went_away_has_some_time_to_come_back() -> None:
+def test_c9_an_absent_node_has_some_time_to_come_back() -> None:
     cluster = Cluster(REPAIRED, registered("a b c d", dead="c"), {A: FULL, B: FULL, C: FULL}, absent_ms=5)
     assert C in cluster.work(12, but="absent").segments[0].members()
     assert C not in cluster.work(12).segments[0].members()
 
 
 def patient(nodes: tuple[NodeInfo, ...]) -> tuple[Coordinator, Effects]:
-    """A coordinator that looks at a finished segment for the first time."""
-    role = Coordinator(CoordinatorConfig(LOG))
+    """A coordinator that checks a finished segment for the first time."""
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c", "d"}
     role.done.finalized |= {m.stream for s in CLOSED.segments for m in s.members()}
     role.on_start()
@@ -219,18 +220,18 @@ CLOSED = apply(REPAIRED, EndSegment(1, 4, REPAIRED.last.groups, None))
 WITHOUT_C = registered("a b c d", dead="c")
 
 
-def test_c9_a_node_is_awaited_from_the_first_look_that_shows_it_away() -> None:
+def test_c9_a_node_is_awaited_from_the_first_check_that_shows_it_absent() -> None:
     role, effects = patient(WITHOUT_C)
     assert (messages(effects), timers(effects)) == ([], ["absent c", "tick"])
-    for _ in range(3):  # looks that are no passing of time
-        role.on_message(ME, LookNow())
+    for _ in range(3):  # checks without passing time
+        role.on_message(ME, CheckNow())
         assert messages(role.on_message(ME, seen(CLOSED, WITHOUT_C))) == []
     role.on_timer("absent c")
     [question] = messages(role.on_message(ME, seen(CLOSED, WITHOUT_C)))[:1]
     assert isinstance(question, Finalize)  # of a witness, for the removal
 
 
-def test_c9_a_node_that_is_back_is_not_awaited_any_more_and_its_next_absence_begins_anew() -> None:
+def test_c9_a_node_that_is_back_is_not_awaited_and_its_next_absence_has_its_own_time() -> None:
     role, _ = patient(WITHOUT_C)
     back = registered("a b c d")
     effects = role.on_message(ME, seen(CLOSED, (*back[:2], replace(back[2], start=2), back[3])))
@@ -249,7 +250,7 @@ def test_c9_a_node_that_comes_back_empty_is_not_awaited() -> None:
 
 def test_c7_a_narrow_segment_is_made_wider_when_it_has_been_so_for_some_time() -> None:
     narrow = chain_log(CHAIN3, "a b", sequencer="a")
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     effects = role.on_message(ME, seen(narrow, registered("a b c")))
     assert (messages(effects), timers(effects)) == ([], ["widen", "tick"])
@@ -261,23 +262,23 @@ def rest_of(effects: Effects) -> int:
     return next(e.after_ms for e in reversed(effects) if isinstance(e, SetTimer) and e.key == "tick")
 
 
-def test_with_nothing_due_it_rests_until_it_is_told_to_look() -> None:
+def test_with_nothing_due_it_rests_until_it_is_told_to_check() -> None:
     role, effects = patient(registered("a b c"))
     assert rest_of(effects) == role.config.rest_ms
-    assert messages(role.on_message(ME, LookNow())) == [Refresh(LOG)]
-    assert role.on_message(ME, LookNow()) == []  # it is looking: the answer may be older than this
+    assert messages(role.on_message(ME, CheckNow())) == [Refresh(LOG)]
+    assert role.on_message(ME, CheckNow()) == []  # a check is in progress: its answer may be older than this
     assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == [Refresh(LOG)]
     assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == []
 
 
 # ----------------------------------------------------------------------------------------------------------- draining
 
-# Replicas wanted: one. The segment was copied from a, which is being drained, to b; now b is away.
+# Replicas wanted: one. The segment was copied from a, which is being drained, to b; now b is unreachable.
 DRAINED = replace(REPAIRED, settings=Settings(Policy.CHAIN, replicas=1))
 AB = apply(DRAINED, RemoveMember(0, C.stream))
 
 
-def test_c5_a_node_that_is_being_drained_stays_while_no_other_copy_is_there_to_vouch() -> None:
+def test_c5_a_draining_node_keeps_its_copy_while_there_is_no_other_witness() -> None:
     nodes = (NodeInfo("a", 1, 1, NodeState.DRAINING), *registered("b c", dead="b"))
     cluster = Cluster(AB, nodes, {A: FULL, B: FULL}, absent_ms=1)
     assert A in cluster.work(but="absent").segments[0].members()
@@ -290,7 +291,7 @@ def test_c5_a_node_that_is_being_drained_stays_while_no_other_copy_is_there_to_v
 
 
 def test_c1_it_decides_from_what_it_has_just_read() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.on_start()
     role.on_timer("tick")
     [ending] = messages(role.on_message(ME, seen(FIRST, registered("a b c", dead="b"))))
@@ -300,12 +301,12 @@ def test_c1_it_decides_from_what_it_has_just_read() -> None:
 
 
 def test_c2_a_duty_towards_several_members_is_over_when_all_have_answered() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.on_message(ME, seen(ENDED, registered("a b c")))
     assert role.on_message(storage("a"), Finalized(A.stream)) == []
     assert role.on_message(storage("b"), Finalized(B.stream)) == []
     role.on_timer("tick")  # c did not answer in time
-    assert role.done.finalized == {A.stream, B.stream}  # what the others said is kept
+    assert role.done.finalized == {A.stream, B.stream}  # the answers of the others are kept
     role.on_message(ME, seen(ENDED, registered("a b c")))
     role.on_timer("silent c")
     role.on_timer("tick")
@@ -313,8 +314,8 @@ def test_c2_a_duty_towards_several_members_is_over_when_all_have_answered() -> N
     assert again == [Finalize(descriptor_of(ENDED, ENDED.segments[0], C), 4)]
 
 
-def test_c10_a_node_that_does_not_answer_is_passed_over_for_longer_and_longer_until_it_is_heard() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+def test_c10_a_node_that_does_not_answer_is_passed_over_longer_each_time_until_it_answers() -> None:
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     nodes = registered("a b c")
     role.on_message(ME, seen(ENDED, nodes))
@@ -350,7 +351,7 @@ def test_c10_a_duty_of_another_segment_goes_on_beside_a_silent_node() -> None:
 
 
 def test_c10_a_repair_that_fails_comes_after_all_other_duties() -> None:
-    role, nodes = Coordinator(CoordinatorConfig(LOG)), registered("a b c")
+    role, nodes = Coordinator(DutiesConfig(LOG)), registered("a b c")
     view = apply(apply(ENDED, EndSegment(1, 6, ENDED.last.groups, NEXT)), MarkRepaired(1))
     role.done.tidied |= {"a", "b"}
     role.done.finalized |= set(view.streams())
@@ -364,17 +365,17 @@ def test_c10_a_repair_that_fails_comes_after_all_other_duties() -> None:
     assert isinstance(messages(role.on_message(ME, seen(view, nodes)))[0], Digest)
 
 
-def test_c8_each_answer_gives_a_procedure_as_much_time_again_and_only_a_silence_begins_it_anew() -> None:
-    role, nodes = Coordinator(CoordinatorConfig(LOG)), registered("a b c")
+def test_c8_each_answer_extends_the_time_of_a_procedure_and_only_silence_restarts_it() -> None:
+    role, nodes = Coordinator(DutiesConfig(LOG)), registered("a b c")
     role.done.tidied |= {"a", "b", "c"}
     role.done.finalized |= set(ENDED.streams())
     role.on_message(ME, seen(ENDED, nodes))
     procedure = role.procedure
     effects = role.on_message(storage("a"), Digested(A.stream, 1, 4, FULL))
     assert effects == [SetTimer("tick", role.config.duty_ms)]
-    assert role.on_message(ME, LookNow()) == []
+    assert role.on_message(ME, CheckNow()) == []
     assert role.procedure is procedure
-    effects = role.on_timer("tick")  # b and c have said nothing for so long
+    effects = role.on_timer("tick")  # b and c have not answered for so long
     assert (messages(effects), role.procedure) == ([Refresh(LOG)], None)
     assert role.done.silent == {"b", "c"}
 
@@ -410,15 +411,15 @@ class FullNode(StorageNode):
         return super().on_message(source, message)
 
 
-def test_c4_a_healthy_log_gets_no_message_at_all_once_its_nodes_are_tidy() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+def test_c4_a_healthy_log_gets_no_message_once_its_nodes_are_tidy() -> None:
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     assert messages(role.on_message(ME, seen(FIRST, registered("a b c")))) == []
     assert messages(role.on_message(ME, seen(None))) == []
 
 
 def test_c1_a_change_is_tried_against_the_epoch_that_was_read() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     following = Opening((tuple(Seat(node, 1) for node in "ac"),), Owner("a", 1))
     view = apply(FIRST, EndSegment(0, 4, FIRST.last.groups, following))
     nodes = registered("a b c", dead="b")
@@ -431,7 +432,7 @@ def test_c1_a_change_is_tried_against_the_epoch_that_was_read() -> None:
 
 
 def test_a_stream_that_proves_damaged_when_it_is_finalized_is_removed() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     nodes = registered("a b c")
     role.on_message(ME, seen(ENDED, nodes))
     for member in (A, B, C):
@@ -440,3 +441,12 @@ def test_a_stream_that_proves_damaged_when_it_is_finalized_is_removed() -> None:
     assert sent(asked) == [(f"{m.node}.storage", finalize(ENDED, m)) for m in (A, C)]
     [change] = messages(role.on_message(storage("c"), Finalized(C.stream, nonce=role.question)))
     assert change == ChangeProjection(2, apply(ENDED, RemoveMember(0, B.stream)))
+
+
+def test_c14_a_log_is_announced_as_blocked_until_a_decision_finds_that_it_is_not() -> None:
+    role, nodes = Coordinator(DutiesConfig(LOG)), registered("a b c")
+    dead = (nodes[0], replace(nodes[1], live=False), nodes[2])
+    assert announced(role.on_message(ME, seen(FIRST, dead))) == []  # it ends the segment ...
+    assert announced(role.on_message(ME, seen(FIRST, dead))) == [LogBlocked(LOG, 0)]  # ... which is not possible
+    assert announced(role.on_timer("tick")) == []
+    assert announced(role.on_message(ME, seen(FIRST, nodes))) == [LogUnblocked(LOG)]

@@ -1,4 +1,4 @@
-"""The coordinator: who must vouch before a member is removed, and what damage does."""
+"""The coordinator: the witness for the removal of a member, and the effect of damage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.driver import (
     storage,
 )
 from trunkline.check.scenarios.cluster import LOG, chain_log
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Effects
 from trunkline.core.events import MemberRemoved
 from trunkline.core.messages import (
@@ -56,22 +56,22 @@ class Removing:
 
     def __init__(self, view: Projection) -> None:
         self.view = view
-        self.role = Coordinator(CoordinatorConfig(LOG))
+        self.role = Coordinator(DutiesConfig(LOG))
         self.role.done.tidied |= {"b", "c", "d"}
-        self.look()
+        self.check()
         for member in view.segments[0].members():
             if member != A:
                 self.answer(member)
-        self.asked = self.look()
+        self.asked = self.check()
 
-    def look(self) -> Effects:
+    def check(self) -> Effects:
         return self.role.on_message(ME, seen(self.view, WITHOUT_A))
 
     def answer(self, member: Member, *, intact: bool = True) -> Effects:
         return self.role.on_message(storage(member.node), Finalized(member.stream, intact, self.role.question))
 
 
-def test_c5_a_member_is_removed_when_a_witness_says_that_it_is_intact() -> None:
+def test_c5_a_member_is_removed_when_a_witness_is_intact() -> None:
     removing = Removing(ABC)
     assert sent(removing.asked) == [(f"{m.node}.storage", finalize(removing.view, m)) for m in (B, C)]
     assert announced(removing.asked) == []
@@ -80,33 +80,33 @@ def test_c5_a_member_is_removed_when_a_witness_says_that_it_is_intact() -> None:
     assert announced(effects) == [MemberRemoved(LOG, 0, A.stream)]
 
 
-def test_c5_a_witness_that_says_it_lost_data_keeps_the_member() -> None:
+def test_c5_a_witness_that_lost_data_keeps_the_member() -> None:
     removing = Removing(AC)
     assert messages(removing.asked) == [finalize(removing.view, C)]
     effects = removing.answer(C, intact=False)
     assert (messages(effects), announced(effects)) == ([Refresh(LOG)], [])
-    effects = removing.look()  # nobody is left who could vouch
+    effects = removing.check()  # no witness is left
     assert (messages(effects), announced(effects)) == ([], [])
 
 
-def test_c5_after_a_witness_that_lost_data_another_one_is_asked_anew() -> None:
+def test_c5_after_a_witness_that_lost_data_another_one_is_asked() -> None:
     removing = Removing(ABC)
     assert messages(removing.answer(B, intact=False)) == [Refresh(LOG)]
-    assert removing.answer(C) == []  # said before this look, and so not for this removal
-    assert messages(removing.look()) == [finalize(removing.view, C)]
+    assert removing.answer(C) == []  # from before this check, so not for this removal
+    assert messages(removing.check()) == [finalize(removing.view, C)]
     [change] = messages(removing.answer(C))
     assert change == ChangeProjection(2, apply(removing.view, RemoveMember(0, A.stream)))
 
 
-def test_c5_nobody_is_removed_while_the_witnesses_are_silent() -> None:
+def test_c5_no_member_is_removed_while_the_witnesses_are_silent() -> None:
     removing = Removing(ABC)
     assert messages(removing.role.on_timer("tick")) == [Refresh(LOG)]
-    assert messages(removing.look()) == []
+    assert messages(removing.check()) == []
     removing.role.on_timer("silent c")
-    assert messages(removing.look()) == [finalize(removing.view, C)]
+    assert messages(removing.check()) == [finalize(removing.view, C)]
 
 
-def test_c5_an_answer_to_an_earlier_question_is_no_witness() -> None:
+def test_c5_an_answer_to_an_earlier_question_does_not_count() -> None:
     removing = Removing(ABC)
     assert removing.role.on_message(storage("c"), Finalized(C.stream, nonce=0)) == []
     assert announced(removing.answer(C)) == [MemberRemoved(LOG, 0, A.stream)]
@@ -117,7 +117,7 @@ def test_c5_an_answer_to_an_earlier_question_is_no_witness() -> None:
 
 @pytest.mark.parametrize("change", [{"damaged": 1}, {"start": 2}], ids=["damage", "restart"])
 def test_c6_a_node_that_restarted_or_found_damage_is_asked_again(change: dict[str, int]) -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     nodes = registered("a b c")
     view = apply(REPAIRED, EndSegment(1, 4, REPAIRED.last.groups, None))
@@ -129,7 +129,7 @@ def test_c6_a_node_that_restarted_or_found_damage_is_asked_again(change: dict[st
     doubted = (nodes[0], replace(nodes[1], **change), nodes[2])
     asked = messages(role.on_message(ME, seen(view, doubted)))
     assert asked == [finalize(view, B), Finalize(descriptor_of(view, view.last, view.last.members()[1]), 4, 1)]
-    assert role.on_message(storage("b"), Finalized(B.stream, nonce=0)) == []  # said before the damage was found
+    assert role.on_message(storage("b"), Finalized(B.stream, nonce=0)) == []  # from before the damage was found
     assert role.on_message(storage("b"), Finalized(B.stream, nonce=1)) == []
     assert messages(role.on_message(storage("b"), Finalized("2.0.1", nonce=1))) == [Refresh(LOG)]
 
@@ -147,7 +147,7 @@ def test_c6_damage_that_a_scrub_finds_in_a_repaired_segment_is_replaced_by_a_goo
     assert all(cluster.frames(member) == FULL for member in members)
 
 
-def test_c5_the_word_of_somebody_else_is_no_witness() -> None:
+def test_c5_the_answer_of_another_stream_does_not_count() -> None:
     removing = Removing(ABC)
     assert removing.answer(A) == []
     assert removing.role.on_message(storage("d"), Finalized("3.0.0")) == []
@@ -155,7 +155,7 @@ def test_c5_the_word_of_somebody_else_is_no_witness() -> None:
 
 def test_c5_a_joiner_is_removed_without_a_witness() -> None:
     view, joiner = joining_member()
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.finalized |= {A.stream, B.stream}
     role.done.damaged.add(joiner.stream)
     effects = role.on_message(ME, seen(view, registered("a b c")))

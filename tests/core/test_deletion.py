@@ -1,4 +1,4 @@
-"""Deleting a log (B5, P8): it is closed first, and afterwards every role says that it is gone."""
+"""Deleting a log (B5, P8): it is closed first, and afterwards every role refuses it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trunkline.core.calls import (
     TrimRequested,
 )
 from trunkline.core.effects import Address, Event, Message
-from trunkline.core.events import Cause, CreateRefused, Deleted, OutcomeUnknown, RequestRefused
+from trunkline.core.events import CreateRefused, Deleted, OutcomeUnknown, RequestRefused
 from trunkline.core.messages import (
     Got,
     Granted,
@@ -106,8 +106,8 @@ def test_a_log_that_cannot_be_closed_or_does_not_exist_is_not_deleted() -> None:
         (DeleteRequested(5, LOG), Deleted(3)),
         (CreateLog(5, LOG, CHAIN2), CreateRefused(NEVER_AGAIN)),
         (CreateLog(5, LOG, CHAIN3), CreateRefused(NEVER_AGAIN)),
-        (TrimRequested(5, LOG, 1), RequestRefused(NEVER_AGAIN, Cause.NO_SUCH_LOG)),
-        (SealRequested(5, LOG, reopen=True), RequestRefused(NEVER_AGAIN, Cause.NO_SUCH_LOG)),
+        (TrimRequested(5, LOG, 1), RequestRefused(NEVER_AGAIN, Reason.NO_SUCH_LOG)),
+        (SealRequested(5, LOG, reopen=True), RequestRefused(NEVER_AGAIN, Reason.NO_SUCH_LOG)),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -136,12 +136,12 @@ def test_a5_what_was_in_flight_below_the_end_of_a_deleted_log_is_unknown(first: 
     assert results(role.on_message(RECONFIGURER, seen(GONE))) == [(1, result)]
 
 
-def test_a_deleted_log_takes_no_writer() -> None:
+def test_a_deleted_log_accepts_no_writer() -> None:
     view = broadcast_log(BROADCAST2, "a b", owner="w")
-    gone = apply(apply(view, EndSegment(0, 4, view.last.groups, None)), DeleteLog())
+    deleted = apply(apply(view, EndSegment(0, 4, view.last.groups, None)), DeleteLog())
     role = Writer(WriterConfig(LOG, Owner("v", 1)))
     role.on_message(APPLICATION, AppendRequested(1, LOG, 1, 7))
-    assert results(role.on_message(RECONFIGURER, seen(gone))) == [(1, append_refused(DELETED))]
+    assert results(role.on_message(RECONFIGURER, seen(deleted))) == [(1, append_refused(DELETED))]
 
 
 def test_a_deleted_log_is_neither_read_nor_asked_for_its_tail() -> None:

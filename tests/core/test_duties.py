@@ -15,8 +15,8 @@ from trunkline.check.scenarios.cluster import BROADCAST3, CHAIN3, broadcast_log,
 from trunkline.core.duties import (
     AddMember,
     CopyToJoiner,
-    Done,
     Duty,
+    DutyMemory,
     EndTheSegment,
     FinalizeMembers,
     ForgetTheSegments,
@@ -29,7 +29,7 @@ from trunkline.core.duties import (
     names_node,
     next_duty,
 )
-from trunkline.core.messages import NodeInfo, NodeState, Space, Target
+from trunkline.core.messages import NodeInfo, NodeState, Space, StreamTarget
 from trunkline.core.projection import (
     AddJoiner,
     AdmitJoiner,
@@ -60,9 +60,9 @@ def after(*changes: Change, view: Projection = ENDED) -> Projection:
     return view
 
 
-def done(finalized: str = "", trimmed: int = 0, damaged: str = "", tidied: str = "a b c d") -> Done:
+def done(finalized: str = "", trimmed: int = 0, damaged: str = "", tidied: str = "a b c d") -> DutyMemory:
     """What was seen done for the streams of segment 0."""
-    seen = Done()
+    seen = DutyMemory()
     seen.tidied |= set(tidied.split())
     seen.finalized |= set(finalized.split())
     seen.damaged |= set(damaged.split())
@@ -75,13 +75,13 @@ def changed(node: str, **fields: object) -> tuple[NodeInfo, ...]:
     return tuple(replace(info, **fields) if info.node == node else info for info in ALL)
 
 
-def harmed(segment: int, node: str) -> Done:
+def harmed(segment: int, node: str) -> DutyMemory:
     seen = done(FINAL)
     seen.harmed = (segment, node)
     return seen
 
 
-def blocked(finalized: str) -> Done:
+def blocked(finalized: str) -> DutyMemory:
     """The open segment cannot be ended."""
     seen = done(finalized)
     seen.blocked = 1
@@ -95,7 +95,7 @@ NARROW = after(RemoveMember(0, "1.0.0"), view=REPAIRED)
 JOINING = after(AddJoiner(0, 0, Seat("d", 1)), view=NARROW)
 JOINER = JOINING.segments[0].members()[-1]
 
-TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
+TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], DutyMemory, Duty | None]] = [
     ("an open segment on live nodes needs nothing", FIRST, ALL, done(), None),
     ("a dead member", FIRST, registered("a b c d", dead="c"), done(), EndTheSegment(0, ("c",))),
     ("an unknown member", FIRST, registered("a b d"), done(), EndTheSegment(0, ("c",))),
@@ -103,7 +103,7 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
     ("a restarted sequencer", FIRST, changed("a", start=2), done(), EndTheSegment(0, ("a",))),
     ("a dead sequencer that is a member", FIRST, registered("a b c d", dead="a"), done(), EndTheSegment(0, ("a",))),
     ("a draining member", FIRST, changed("b", state=NodeState.DRAINING), done(), EndTheSegment(0, ("b",))),
-    ("a member that is gone", FIRST, changed("b", state=NodeState.GONE), done(), EndTheSegment(0, ("b",))),
+    ("a member that is removed", FIRST, changed("b", state=NodeState.GONE), done(), EndTheSegment(0, ("b",))),
     ("a dead node that has no part in it", FIRST, registered("a b c d", dead="d"), done(), None),
     (
         "a segment that could be wider",
@@ -127,14 +127,14 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
         EndTheSegment(0, ("c",)),
     ),
     (
-        "a broadcast segment whose owner nobody has heard of",
+        "a broadcast segment with an unknown owner",
         broadcast_log(BROADCAST3, "a b c", owner="w"),
         ALL,
         done(),
         None,
     ),
     (
-        "a client is no node",
+        "a client is not a node",
         chain_log(CHAIN3, "a b", sequencer="a"),
         (*registered("a b"), NodeInfo("w", 0, 1, NodeState.CLIENT)),
         done(),
@@ -164,7 +164,7 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
         RemoveServingMember(0, "1.0.0", (B, C, Member("d", 1, "4.0.0"))),
     ),
     (
-        "a place that nobody can take",
+        "a place without a node to take it",
         REPAIRED,
         (*changed("a", state=NodeState.DRAINING)[:3], replace(ALL[3], live=False)),
         blocked(FINAL),
@@ -192,7 +192,7 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
         AddMember(0, 0, Seat("d", 1)),
     ),
     (
-        "a place for which nobody has room",
+        "a place without a node with space",
         NARROW,
         tuple(replace(info, space=Space.TIGHT) for info in ALL),
         done(FINAL),
@@ -251,7 +251,7 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
         RemoveServingMember(0, "1.0.0", (C,)),
     ),
     (
-        "a damaged member beside a joiner, who is no witness",
+        "a damaged member beside a joiner, which is not a witness",
         JOINING,
         ALL,
         done(f"{FINAL} {JOINER.stream}", damaged="1.0.1"),
@@ -285,9 +285,9 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
         TrimMembers(0, (A, B, C)),
     ),
     ("a trim that members know", after(RaiseTrim(2), view=REPAIRED), ALL, done(FINAL, 2), None),
-    ("a segment that is trimmed away", after(RaiseTrim(3), view=REPAIRED), ALL, done(FINAL), ForgetTheSegments((0,))),
+    ("a trimmed segment", after(RaiseTrim(3), view=REPAIRED), ALL, done(FINAL), ForgetTheSegments((0,))),
     (
-        "a narrow segment that is trimmed away is not widened",
+        "a narrow trimmed segment is not widened",
         after(RaiseTrim(3), view=NARROW),
         ALL,
         done(FINAL),
@@ -304,13 +304,15 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
 
 
 @pytest.mark.parametrize(("view", "nodes", "seen", "duty"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_the_most_urgent_duty(view: Projection, nodes: tuple[NodeInfo, ...], seen: Done, duty: Duty | None) -> None:
+def test_the_most_urgent_duty(
+    view: Projection, nodes: tuple[NodeInfo, ...], seen: DutyMemory, duty: Duty | None
+) -> None:
     assert next_duty(view, nodes, seen) == duty
 
 
 def _only(*streams: str, view: Projection = ENDED) -> Projection:
-    gone = [m.stream for m in view.segments[0].members() if m.stream not in streams]
-    return after(*(RemoveMember(0, stream) for stream in gone), view=view)
+    removed = [m.stream for m in view.segments[0].members() if m.stream not in streams]
+    return after(*(RemoveMember(0, stream) for stream in removed), view=view)
 
 
 def test_p6_the_last_serving_member_is_waited_for_however_dead_it_is() -> None:
@@ -319,13 +321,13 @@ def test_p6_the_last_serving_member_is_waited_for_however_dead_it_is() -> None:
     assert next_duty(alone, ALL, done(damaged="1.0.0")) is None
 
 
-def test_e1_a_segment_is_not_repaired_while_one_of_its_members_is_away() -> None:
+def test_e1_a_segment_is_not_repaired_while_a_member_is_unreachable() -> None:
     alone = _only("1.0.0")
     assert next_duty(alone, registered("b c d"), done("1.0.0")) is None
     assert next_duty(alone, ALL, done("1.0.0")) == RepairSegment(0)
 
 
-def test_j1_nobody_joins_a_segment_that_is_not_repaired() -> None:
+def test_j1_no_member_joins_a_segment_that_is_not_repaired() -> None:
     narrow = _only("1.0.1", "1.0.2")
     assert next_duty(narrow, ALL, done(FINAL)) == RepairSegment(0)
 
@@ -336,13 +338,13 @@ def test_a_segment_that_could_not_be_ended_does_not_keep_other_duties_waiting() 
     assert next_duty(ENDED, registered("a b c d", dead="d"), seen) == RepairSegment(0)
 
 
-def test_a_group_without_a_living_source_takes_no_joiner() -> None:
+def test_a_group_without_a_live_source_gets_no_joiner() -> None:
     alone = _only("1.0.0", view=REPAIRED)
     assert next_duty(alone, registered("b c d"), done(FINAL)) is None
 
 
-# "Keep the log writable" is the first urgency: nobody could take over, so ending the segment would only stop appends.
-def test_a_draining_member_that_nobody_can_replace_keeps_its_segment() -> None:
+# "Keep the log writable" comes first: no node could take over, so ending the segment would only stop appends.
+def test_a_draining_member_without_a_replacement_keeps_its_segment() -> None:
     view = chain_log(CHAIN3, "a", sequencer="a")
     assert next_duty(view, (NodeInfo("a", 1, 1, NodeState.DRAINING),), done()) is None
 
@@ -358,7 +360,7 @@ def test_a_node_is_needed_as_long_as_a_member_or_the_sequencer_of_the_open_segme
 
 
 def test_c3_a_stream_has_left_if_the_view_is_not_older_than_it_and_does_not_name_it() -> None:
-    kept = tuple(Target("cluster", "log", 0, 1, stream, 1) for stream in ("1.0.0", "1.0.1", "3.0.0", "4.0.0"))
+    kept = tuple(StreamTarget("cluster", "log", 0, 1, stream, 1) for stream in ("1.0.0", "1.0.1", "3.0.0", "4.0.0"))
     assert left_streams(NARROW, kept) == (kept[0], kept[2], kept[3])  # epoch 4
     assert left_streams(REPAIRED, kept) == (kept[2],)  # epoch 3
     assert left_streams(DELETED, kept) == kept

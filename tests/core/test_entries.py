@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.driver import data
-from trunkline.core.entries import Frame, Frames, Kind, junk
+from trunkline.core.entries import Frame, FrameKind, Frames, junk
 
 Model = dict[int, Frame]
 
@@ -36,19 +36,19 @@ def in_order(model: Model) -> tuple[Frame, ...]:
 
 
 def test_junk_has_one_form_of_one_position() -> None:
-    assert junk(5) == junk(5) == Frame(5, 1, Kind.JUNK, "", 0, 0)
+    assert junk(5) == junk(5) == Frame(5, 1, FrameKind.JUNK, "", 0, 0)
     assert junk(5).next == 6
 
 
 def test_frames_are_the_same_only_if_every_field_is() -> None:
-    frame = Frame(1, 2, Kind.DATA, "w", 3, 4)
+    frame = Frame(1, 2, FrameKind.DATA, "w", 3, 4)
     others = [
-        Frame(2, 2, Kind.DATA, "w", 3, 4),
-        Frame(1, 1, Kind.DATA, "w", 3, 4),
-        Frame(1, 2, Kind.JUNK, "w", 3, 4),
-        Frame(1, 2, Kind.DATA, "v", 3, 4),
-        Frame(1, 2, Kind.DATA, "w", 2, 4),
-        Frame(1, 2, Kind.DATA, "w", 3, 5),
+        Frame(2, 2, FrameKind.DATA, "w", 3, 4),
+        Frame(1, 1, FrameKind.DATA, "w", 3, 4),
+        Frame(1, 2, FrameKind.JUNK, "w", 3, 4),
+        Frame(1, 2, FrameKind.DATA, "v", 3, 4),
+        Frame(1, 2, FrameKind.DATA, "w", 2, 4),
+        Frame(1, 2, FrameKind.DATA, "w", 3, 5),
     ]
     assert all(frame != other for other in others)
 
@@ -125,7 +125,7 @@ class Counted(UserList[Frame]):
     """A host's own container: sorted, and never asked for a copy of itself."""
 
     def copy(self) -> Counted:
-        raise AssertionError("nobody copies it")
+        raise AssertionError("it must not be copied")
 
 
 @given(layouts(), layouts(), POSITIONS, POSITIONS)

@@ -45,7 +45,7 @@ class Filled:
         self.role = Filler()
         self.begun = self.role.on_message(READER, Fill(view, 0, 2, 3))
 
-    def tell(self, message: Message) -> Effects:
+    def deliver(self, message: Message) -> Effects:
         return self.role.on_message(storage("x"), message)
 
 
@@ -57,9 +57,9 @@ def write(view: Projection, stream: str, frame: Frame) -> Write:
 def test_f1_f3_a_hole_becomes_junk_from_the_head_down_and_counts_when_all_have_it(view: Projection) -> None:
     filler = Filled(view)
     assert sent(filler.begun) == [("a.storage", write(view, HEAD, junk(2)))]
-    assert sent(filler.tell(Stored(HEAD, junk(2)))) == [("b.storage", write(view, MIDDLE, junk(2)))]
-    assert sent(filler.tell(Stored(MIDDLE, junk(2)))) == [("c.storage", write(view, LAST, junk(2)))]
-    effects = filler.tell(Stored(LAST, junk(2)))
+    assert sent(filler.deliver(Stored(HEAD, junk(2)))) == [("b.storage", write(view, MIDDLE, junk(2)))]
+    assert sent(filler.deliver(Stored(MIDDLE, junk(2)))) == [("c.storage", write(view, LAST, junk(2)))]
+    effects = filler.deliver(Stored(LAST, junk(2)))
     assert sent(effects) == [("self.reader", FillDone(0, 2, (junk(2),)))]
     assert announced(effects) == [HoleFilled(view.log, 0, junk(2))]
     assert filler.role.phase == "idle"
@@ -67,33 +67,33 @@ def test_f1_f3_a_hole_becomes_junk_from_the_head_down_and_counts_when_all_have_i
 
 def test_f1_the_value_of_the_head_is_carried_on_unchanged() -> None:
     filler = Filled(OPEN)
-    assert messages(filler.tell(Written(HEAD, junk(2), data(2)))) == [write(OPEN, MIDDLE, data(2))]
-    assert messages(filler.tell(Stored(MIDDLE, data(2)))) == [write(OPEN, LAST, data(2))]
-    effects = filler.tell(Stored(LAST, data(2)))
+    assert messages(filler.deliver(Written(HEAD, junk(2), data(2)))) == [write(OPEN, MIDDLE, data(2))]
+    assert messages(filler.deliver(Stored(MIDDLE, data(2)))) == [write(OPEN, LAST, data(2))]
+    effects = filler.deliver(Stored(LAST, data(2)))
     assert messages(effects) == [FillDone(0, 2, (data(2),))]
     assert announced(effects) == [ValueCarried(OPEN.log, 0, data(2))]
 
 
 def test_f2_another_value_further_down_returns_nothing() -> None:
     filler = Filled(OPEN)
-    filler.tell(Stored(HEAD, junk(2)))
-    assert messages(filler.tell(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, (), Reason.STALE, "b")]
+    filler.deliver(Stored(HEAD, junk(2)))
+    assert messages(filler.deliver(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, (), Reason.STALE, "b")]
 
 
-def test_f4_a_member_that_does_not_know_the_end_is_told_before_it_is_written() -> None:
+def test_f4_a_member_receives_the_end_before_it_is_written() -> None:
     filler = Filled(ENDED)
     head = ENDED.last.members()[0]
-    asked = filler.tell(Rejected(HEAD, 2, Reason.END_UNKNOWN))
+    asked = filler.deliver(Rejected(HEAD, 2, Reason.END_UNKNOWN))
     assert messages(asked) == [Finalize(descriptor_of(ENDED, ENDED.last, head), 4)]
     assert filler.role.phase == "preparing"
-    assert messages(filler.tell(Finalized(HEAD))) == [write(ENDED, HEAD, junk(2))]
+    assert messages(filler.deliver(Finalized(HEAD))) == [write(ENDED, HEAD, junk(2))]
 
 
 def test_f4_a_member_that_lacks_an_open_stream_opens_it_first() -> None:
     filler = Filled(OPEN)
     head = OPEN.last.members()[0]
-    assert messages(filler.tell(Rejected(HEAD, 2, Reason.UNKNOWN))) == [Open(descriptor_of(OPEN, OPEN.last, head))]
-    assert messages(filler.tell(Opened(HEAD))) == [write(OPEN, HEAD, junk(2))]
+    assert messages(filler.deliver(Rejected(HEAD, 2, Reason.UNKNOWN))) == [Open(descriptor_of(OPEN, OPEN.last, head))]
+    assert messages(filler.deliver(Opened(HEAD))) == [write(OPEN, HEAD, junk(2))]
 
 
 # ------------------------------------------------------------------------------------------------ repaired segments
@@ -116,7 +116,7 @@ def told_of_the_end(stream: str) -> Finalize:
 def test_f5_in_a_repaired_segment_the_first_member_that_has_the_value_is_enough(value: Frame) -> None:
     filler = Filled(REPAIRED)
     assert sent(filler.begun) == [("a.storage", read(HEAD))]
-    effects = filler.tell(ReadFrames(HEAD, 2, (value,)))
+    effects = filler.deliver(ReadFrames(HEAD, 2, (value,)))
     assert messages(effects) == [FillDone(0, 2, (value,))]
     assert announced(effects) == []  # it was settled when the segment was repaired
     assert filler.role.phase == "idle"
@@ -126,47 +126,47 @@ def test_f5_in_a_repaired_segment_the_first_member_that_has_the_value_is_enough(
 def test_f5_a_repaired_segment_is_read_around_a_bad_member(why: str) -> None:
     filler = Filled(REPAIRED)
     corrupt = Rejected(HEAD, 2, Reason.CORRUPT)
-    effects = filler.role.on_timer("0.2") if why == "silent" else filler.tell(corrupt)
+    effects = filler.role.on_timer("0.2") if why == "silent" else filler.deliver(corrupt)
     assert sent(effects) == [("b.storage", read(MIDDLE))]
 
 
-def test_f5_a_member_that_has_nothing_is_told_of_the_end_once_and_read_again() -> None:
+def test_f5_a_member_without_the_value_receives_the_end_once_and_is_read_again() -> None:
     filler = Filled(REPAIRED)
-    assert sent(filler.tell(unwritten(HEAD))) == [("a.storage", told_of_the_end(HEAD))]
+    assert sent(filler.deliver(unwritten(HEAD))) == [("a.storage", told_of_the_end(HEAD))]
     assert filler.role.phase == "preparing"
-    assert filler.tell(unwritten(HEAD)) == []  # doubled
-    assert sent(filler.tell(Finalized(HEAD))) == [("a.storage", read(HEAD))]
-    assert messages(filler.tell(ReadFrames(HEAD, 2, (data(2),)))) == [FillDone(0, 2, (data(2),))]
+    assert filler.deliver(unwritten(HEAD)) == []  # doubled
+    assert sent(filler.deliver(Finalized(HEAD))) == [("a.storage", read(HEAD))]
+    assert messages(filler.deliver(ReadFrames(HEAD, 2, (data(2),)))) == [FillDone(0, 2, (data(2),))]
 
 
 def test_f5_a_member_that_knows_the_end_and_has_nothing_is_passed_over() -> None:
     filler = Filled(REPAIRED)
     for stream, following in ((HEAD, MIDDLE), (MIDDLE, LAST)):
-        assert messages(filler.tell(unwritten(stream))) == [told_of_the_end(stream)]
-        filler.tell(Finalized(stream))
-        assert messages(filler.tell(unwritten(stream))) == [read(following)]
-    filler.tell(unwritten(LAST))
-    filler.tell(Finalized(LAST))
-    assert messages(filler.tell(unwritten(LAST))) == [FillDone(0, 2, (), Reason.CORRUPT, "c")]
+        assert messages(filler.deliver(unwritten(stream))) == [told_of_the_end(stream)]
+        filler.deliver(Finalized(stream))
+        assert messages(filler.deliver(unwritten(stream))) == [read(following)]
+    filler.deliver(unwritten(LAST))
+    filler.deliver(Finalized(LAST))
+    assert messages(filler.deliver(unwritten(LAST))) == [FillDone(0, 2, (), Reason.CORRUPT, "c")]
 
 
 def test_f5_what_is_read_of_another_position_or_member_is_late() -> None:
     filler = Filled(REPAIRED)
-    assert filler.tell(ReadFrames(HEAD, 3, (data(3),))) == []
-    assert filler.tell(ReadFrames(MIDDLE, 2, (data(2),))) == []
-    assert filler.tell(unwritten(MIDDLE)) == []
+    assert filler.deliver(ReadFrames(HEAD, 3, (data(3),))) == []
+    assert filler.deliver(ReadFrames(MIDDLE, 2, (data(2),))) == []
+    assert filler.deliver(unwritten(MIDDLE)) == []
 
 
 def test_f3_what_was_read_does_not_settle_a_segment_that_is_not_repaired() -> None:
     filler = Filled(ENDED)
-    assert filler.tell(ReadFrames(HEAD, 2, (data(2),))) == []
-    assert filler.tell(unwritten(HEAD)) == []
+    assert filler.deliver(ReadFrames(HEAD, 2, (data(2),))) == []
+    assert filler.deliver(unwritten(HEAD)) == []
 
 
 @pytest.mark.parametrize("reason", [Reason.SEALED, Reason.TRIMMED, Reason.CORRUPT, Reason.GONE])
 def test_a_refusal_is_passed_on(reason: Reason) -> None:
     filler = Filled(OPEN)
-    assert messages(filler.tell(Rejected(HEAD, 2, reason))) == [FillDone(0, 2, (), reason, "a")]
+    assert messages(filler.deliver(Rejected(HEAD, 2, reason))) == [FillDone(0, 2, (), reason, "a")]
 
 
 def test_silence_is_passed_on_too() -> None:
@@ -179,15 +179,15 @@ def test_two_roles_that_ask_for_one_position_share_the_answer() -> None:
     filler = Filled(REPAIRED)
     assert filler.role.on_message(Address("client", "appender"), Fill(REPAIRED, 0, 2, 3)) == []
     answer = FillDone(0, 2, (data(2),))
-    effects = filler.tell(ReadFrames(HEAD, 2, (data(2),)))
+    effects = filler.deliver(ReadFrames(HEAD, 2, (data(2),)))
     assert sent(effects) == [("self.reader", answer), ("self.appender", answer)]
 
 
 def test_an_answer_of_another_member_or_to_another_offer_is_late() -> None:
     filler = Filled(OPEN)
-    assert filler.tell(Stored(LAST, junk(2))) == []
-    assert filler.tell(Stored(HEAD, junk(3))) == []
-    assert filler.tell(Written(HEAD, data(2), data(2, seq=9))) == []
+    assert filler.deliver(Stored(LAST, junk(2))) == []
+    assert filler.deliver(Stored(HEAD, junk(3))) == []
+    assert filler.deliver(Written(HEAD, data(2), data(2, seq=9))) == []
 
 
 # ---------------------------------------------------------------------------------------------------------- runs
@@ -205,7 +205,7 @@ class FilledRun(Filled):
         [fill] = messages(asked)
         assert isinstance(fill, FillRun)
         assert fill.repair is not view.last.is_open
-        return self.tell(RunFilled(fill.target.stream, fill.first, fill.end, reached))
+        return self.deliver(RunFilled(fill.target.stream, fill.first, fill.end, reached))
 
 
 def holes(first: int, end: int) -> tuple[Frame, ...]:
@@ -230,7 +230,7 @@ def test_f1_a_run_ends_where_the_head_has_an_entry(reached: int) -> None:
     for stream in (MIDDLE, LAST):
         if reached == 3:
             assert messages(effects) == [write(OPEN, stream, junk(2))]
-            effects = filler.tell(Stored(stream, junk(2)))
+            effects = filler.deliver(Stored(stream, junk(2)))
         else:
             assert messages(effects) == [FillRun(target(OPEN, stream), 2, reached)]
             effects = filler.reach(OPEN, effects, reached)
@@ -240,9 +240,9 @@ def test_f1_a_run_ends_where_the_head_has_an_entry(reached: int) -> None:
 def test_f1_an_entry_at_the_beginning_of_a_run_is_carried_on_alone() -> None:
     filler = FilledRun(OPEN, 1000)
     assert messages(filler.reach(OPEN, filler.begun, 2)) == [write(OPEN, HEAD, junk(2))]
-    assert messages(filler.tell(Written(HEAD, junk(2), data(2, 3)))) == [write(OPEN, MIDDLE, data(2, 3))]
-    filler.tell(Stored(MIDDLE, data(2, 3)))
-    assert messages(filler.tell(Stored(LAST, data(2, 3)))) == [FillDone(0, 2, (data(2, 3),))]
+    assert messages(filler.deliver(Written(HEAD, junk(2), data(2, 3)))) == [write(OPEN, MIDDLE, data(2, 3))]
+    filler.deliver(Stored(MIDDLE, data(2, 3)))
+    assert messages(filler.deliver(Stored(LAST, data(2, 3)))) == [FillDone(0, 2, (data(2, 3),))]
 
 
 @pytest.mark.parametrize("reached", [3, 700])
@@ -250,14 +250,14 @@ def test_f2_an_entry_further_down_where_the_head_has_junk_returns_nothing(reache
     filler = FilledRun(OPEN, 1000)
     asked = filler.reach(OPEN, filler.begun, reached)
     other = Written(MIDDLE, junk(2), data(2))
-    effects = filler.tell(other) if reached == 3 else filler.reach(OPEN, asked, reached - 1)
+    effects = filler.deliver(other) if reached == 3 else filler.reach(OPEN, asked, reached - 1)
     assert messages(effects) == [FillDone(0, 2, (), Reason.STALE, "b")]
 
 
-def test_f4_a_member_that_does_not_know_the_end_is_told_before_a_run_is_written() -> None:
+def test_f4_a_member_receives_the_end_before_a_run_is_written() -> None:
     filler = FilledRun(ENDED, 4)
-    assert messages(filler.tell(Rejected(HEAD, 2, Reason.END_UNKNOWN))) == [told_of_the_end(HEAD)]
-    assert messages(filler.tell(Finalized(HEAD))) == [FillRun(target(ENDED, HEAD), 2, 4, repair=True)]
+    assert messages(filler.deliver(Rejected(HEAD, 2, Reason.END_UNKNOWN))) == [told_of_the_end(HEAD)]
+    assert messages(filler.deliver(Finalized(HEAD))) == [FillRun(target(ENDED, HEAD), 2, 4, repair=True)]
 
 
 def test_f5_of_a_repaired_segment_a_run_is_read_and_not_written() -> None:
@@ -270,23 +270,23 @@ def test_f6_a_run_ends_with_its_stripe_unit() -> None:
     assert asked == FillRun(target(view, view.last.groups[0][0].stream), 2, 5)
 
 
-def test_all_of_a_run_is_filled_for_who_insists_unit_by_unit() -> None:
+def test_an_insisting_requester_gets_the_whole_run_filled_unit_by_unit() -> None:
     view = chain_log(replace(CHAIN3, stripe_unit=4), "a", "b", sequencer="a")
     filler = FilledRun(view, 11, whole=True)
     filled, effects = [], filler.begun
     while asked := [message for message in messages(effects) if isinstance(message, FillRun)]:
         [fill] = asked
         filled.append((fill.first, fill.end))
-        effects = filler.tell(RunFilled(fill.target.stream, fill.first, fill.end, fill.end))
+        effects = filler.deliver(RunFilled(fill.target.stream, fill.first, fill.end, fill.end))
     assert filled == [(2, 5), (5, 9), (9, 11)]
 
 
 def test_a_late_answer_to_another_run_is_not_taken() -> None:
     filler = FilledRun(OPEN, 1000)
-    assert filler.tell(RunFilled(HEAD, 2, 999, 999)) == []
-    assert filler.tell(RunFilled(HEAD, 3, 1000, 1000)) == []
-    assert filler.tell(RunFilled(MIDDLE, 2, 1000, 1000)) == []
-    assert filler.tell(Stored(HEAD, junk(2))) == []
+    assert filler.deliver(RunFilled(HEAD, 2, 999, 999)) == []
+    assert filler.deliver(RunFilled(HEAD, 3, 1000, 1000)) == []
+    assert filler.deliver(RunFilled(MIDDLE, 2, 1000, 1000)) == []
+    assert filler.deliver(Stored(HEAD, junk(2))) == []
 
 
 def test_the_head_goes_on_with_the_next_run_while_the_others_have_this_one() -> None:
@@ -294,9 +294,9 @@ def test_the_head_goes_on_with_the_next_run_while_the_others_have_this_one() -> 
     filler = FilledRun(view, 9)
     [first] = messages(filler.begun)
     assert isinstance(first, FillRun)
-    effects = filler.tell(RunFilled(first.target.stream, 2, 5, 5))
+    effects = filler.deliver(RunFilled(first.target.stream, 2, 5, 5))
     assert [(to, m.first, m.end) for to, m in sent(effects) if isinstance(m, FillRun)] == [
         ("b.storage", 2, 5),
         ("b.storage", 5, 9),
     ]
-    assert filler.role.on_message(READER, Fill(view, 0, 5, 9)) == []  # whoever wants it finds it begun
+    assert filler.role.on_message(READER, Fill(view, 0, 5, 9)) == []  # it is already in progress

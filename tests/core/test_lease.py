@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from core.driver import APPLICATION, META, messages, sent, timers
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import NodeInfo, Register, Registered, Space
-from trunkline.core.siblings import DamageFound, SpaceTold
+from trunkline.core.siblings import DamageFound, SpaceReported
 
 INFO = NodeInfo("a", 1, 2)
 
@@ -16,7 +16,7 @@ def keeper(lease_ms: int | None = 3000) -> LeaseKeeper:
     return LeaseKeeper(INFO, META, retry_ms=1000, lease_ms=lease_ms)
 
 
-def test_a_node_says_who_it_is_at_start_and_until_it_is_answered() -> None:
+def test_a_node_registers_at_start_and_retries_until_it_is_answered() -> None:
     lease = keeper()
     for effects in (lease.on_start(), lease.on_timer("renew"), lease.on_timer("renew")):
         assert sent(effects)[-1] == ("meta.register", Register(INFO))
@@ -56,7 +56,7 @@ def test_an_answer_to_an_earlier_start_renews_nothing() -> None:
     assert lease.phase == "joining"
 
 
-def test_l1_damage_is_told_at_once_and_with_every_renewal() -> None:
+def test_l1_damage_is_reported_at_once_and_with_every_renewal() -> None:
     lease = keeper()
     lease.on_start()
     lease.on_message(META, Registered("a", 2))
@@ -66,12 +66,12 @@ def test_l1_damage_is_told_at_once_and_with_every_renewal() -> None:
     assert messages(lease.on_message(APPLICATION, DamageFound())) == [Register(replace(INFO, damaged=2))]
 
 
-def test_l2_less_room_is_told_at_once_and_more_with_the_next_renewal() -> None:
+def test_l2_less_space_is_reported_at_once_and_more_with_the_next_renewal() -> None:
     lease = keeper()
     lease.on_start()
     lease.on_message(META, Registered("a", 2))
     full = Register(replace(INFO, space=Space.FULL))
-    assert messages(lease.on_message(APPLICATION, SpaceTold(Space.FULL))) == [full]
+    assert messages(lease.on_message(APPLICATION, SpaceReported(Space.FULL))) == [full]
     assert messages(lease.on_timer("renew")) == [full]
-    assert messages(lease.on_message(APPLICATION, SpaceTold(Space.TIGHT))) == []
+    assert messages(lease.on_message(APPLICATION, SpaceReported(Space.TIGHT))) == []
     assert messages(lease.on_timer("renew")) == [Register(replace(INFO, space=Space.TIGHT))]

@@ -1,4 +1,4 @@
-"""What a look at a long map costs, counted in calls and not in time; and that all of the map is looked at (C12)."""
+"""The cost of a check of a long map, counted in calls and not in time; and that all of the map is examined (C12)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from core.driver import messages, storage
-from core.long_maps import ME, NODES, acquainted, long_map, look
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig, CoordinatorState
+from core.long_maps import ME, NODES, acquainted, check, long_map
+from trunkline.core.coordinator import Coordinator, CoordinatorState, DutiesConfig
 from trunkline.core.duties import ASKED_MAX
 from trunkline.core.effects import Effects, SetTimer
 from trunkline.core.messages import Finalize, Finalized, Inventoried, Inventory, NodeInfo
 from trunkline.core.projection import EndSegment, Opening, Owner, Projection, Seat, apply
-from trunkline.core.siblings import ChangeProjection, LookNow, Refresh
+from trunkline.core.siblings import ChangeProjection, CheckNow, Refresh
 
 SMALL, LARGE = long_map(2_000), long_map(20_000)
 
@@ -44,29 +44,29 @@ def ended(view: Projection) -> Projection:
     return apply(view, EndSegment(view.last.index, view.last.base + 3, view.last.groups, opening))
 
 
-def test_c12_a_first_and_a_steady_look_cost_the_same_however_long_the_map_is() -> None:
+def test_c12_a_first_and_a_steady_check_cost_the_same_for_any_length_of_the_map() -> None:
     def first(view: Projection) -> int:
-        role = Coordinator(CoordinatorConfig("log"))
-        return calls_of(lambda: look(role, view))
+        role = Coordinator(DutiesConfig("log"))
+        return calls_of(lambda: check(role, view))
 
     def steady(view: Projection) -> int:
         role = acquainted(view)
-        return calls_of(lambda: look(role, view))
+        return calls_of(lambda: check(role, view))
 
     assert first(LARGE) < first(SMALL) + 1_000
     assert steady(LARGE) < steady(SMALL) + 1_000  # the newest are another part than where it goes on
 
 
-def test_c12_a_look_after_a_change_is_linear_with_little_for_each_segment() -> None:
+def test_c12_a_check_after_a_change_is_linear_with_a_small_cost_per_segment() -> None:
     def changed(view: Projection, after: Projection) -> int:
         role = acquainted(view)
-        return calls_of(lambda: look(role, after))
+        return calls_of(lambda: check(role, after))
 
     assert changed(LARGE, ended(LARGE)) - changed(SMALL, ended(SMALL)) < 2 * 18_000
 
     def doubting(view: Projection) -> int:
         role = acquainted(view)
-        return calls_of(lambda: look(role, view, restarted("n1")))
+        return calls_of(lambda: check(role, view, restarted("n1")))
 
     assert doubting(LARGE) - doubting(SMALL) < 2 * 18_000
 
@@ -78,23 +78,23 @@ def rests_for(effects: Effects) -> int:
 def test_c12_a_coordinator_goes_around_a_long_map_before_it_rests() -> None:
     view = long_map(2_500)
     role = acquainted(view)
-    role.on_message(ME, LookNow())
-    looks = [rests_for(look(role, view))]
-    while looks[-1] != role.config.rest_ms:
+    role.on_message(ME, CheckNow())
+    rests = [rests_for(check(role, view))]
+    while rests[-1] != role.config.rest_ms:
         role.on_timer("tick")
-        looks.append(rests_for(look(role, view)))
-    assert len(looks) == 2  # the third: one was made to become acquainted
+        rests.append(rests_for(check(role, view)))
+    assert len(rests) == 2  # the third: ``acquainted`` made one
     role.on_timer("tick")
-    assert rests_for(look(role, view)) == role.config.rest_ms  # nothing has changed: no other round
+    assert rests_for(check(role, view)) == role.config.rest_ms  # nothing has changed: no other round
     role.on_timer("tick")
-    assert rests_for(look(role, view, (*NODES[:4], replace(NODES[4], damaged=0, zone="z")))) == role.config.tick_ms
+    assert rests_for(check(role, view, (*NODES[:4], replace(NODES[4], damaged=0, zone="z")))) == role.config.tick_ms
 
 
 def test_c12_what_ended_just_now_is_seen_to_at_once() -> None:
     view = long_map(2_500)
     role = acquainted(view)
     after = ended(view)
-    look(role, after)
+    check(role, after)
     assert role.phase == "RepairSegment"
 
 
@@ -103,7 +103,7 @@ def test_c12_after_a_restart_the_members_of_many_segments_are_asked_at_once_and_
     role = acquainted(view)
     asked: list[str] = []
     duties = 0
-    effects = look(role, view, restarted("n1"))
+    effects = check(role, view, restarted("n1"))
     for _ in range(100):
         asks = [message for message in messages(effects) if isinstance(message, Finalize)]
         assert len(asks) <= ASKED_MAX + 2
@@ -120,7 +120,7 @@ def test_c12_after_a_restart_the_members_of_many_segments_are_asked_at_once_and_
                 break
             effects = role.on_timer("tick")
         assert messages(effects) == [Refresh("log")]
-        effects = look(role, view, restarted("n1"))
+        effects = check(role, view, restarted("n1"))
     members = [m.stream for s in view.segments[:-1] for m in s.members() if m.node == "n1"]
     assert sorted(asked) == sorted(members)
     assert duties < len(members) / ASKED_MAX + 4
@@ -133,7 +133,7 @@ def test_p9_the_empty_segments_of_a_long_map_leave_it_together() -> None:
     for _ in range(1_000):
         view = apply(view, EndSegment(view.last.index, view.last.base, view.last.groups, opening))
     role = acquainted(view)
-    role.on_message(ME, LookNow())
-    [change] = messages(look(role, view))
+    role.on_message(ME, CheckNow())
+    [change] = messages(check(role, view))
     assert isinstance(change, ChangeProjection)
     assert len(change.projection.segments) < 10

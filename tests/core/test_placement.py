@@ -38,7 +38,7 @@ def test_silent_nodes_are_never_used() -> None:
     assert nodes_of(options[0]) == ["b c"]
 
 
-def test_suspects_are_used_only_where_nobody_else_is_left_and_do_not_order() -> None:
+def test_suspects_are_used_only_if_no_other_node_is_left_and_do_not_sequence() -> None:
     assert all(
         "a" not in nodes_of(option)[0].split() for option in openings(CHAIN, registered("a b c"), suspects=("a",))
     )
@@ -112,7 +112,7 @@ def used(
     return {node for option in options for group in nodes_of(option) for node in group.split()}
 
 
-def test_full_nodes_are_like_nodes_that_are_not_there_unless_nobody_else_is_left() -> None:
+def test_full_nodes_are_used_only_if_no_other_node_is_left() -> None:
     assert used("a b! c d", preferred=("a", "b")) == {"a", "c", "d"}
     assert used("a! b c!") == {"b"}
     assert used("a! b c!", Settings(Policy.CHAIN, replicas=3, min_replicas=2)) == {"a", "b", "c"}

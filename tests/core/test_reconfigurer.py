@@ -1,4 +1,4 @@
-"""The reconfigurer: ending a segment step by step, and what it believes."""
+"""The reconfigurer: ending a segment step by step, and which answers count."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Client:
     def job(self, job: Message, role: str = "appender") -> Effects:
         return self.role.on_message(Address("client", role), job)
 
-    def tell(self, message: Message) -> Effects:
+    def deliver(self, message: Message) -> Effects:
         return self._chosen(self.role.on_message(META, message))
 
     def got(self, view: Projection | None, nodes: tuple[NodeInfo, ...] = NODES) -> Effects:
-        return self.tell(Got(LOG, 0, view, nodes))
+        return self.deliver(Got(LOG, 0, view, nodes))
 
     def fire(self) -> Effects:
         return self._chosen(self.role.on_timer("wait"))
@@ -92,13 +92,13 @@ def test_a_segment_is_ended_by_read_seal_swap_and_read() -> None:
     assert sent(seals) == [
         (f"{member.node}.storage", Seal(descriptor_of(VIEW, VIEW.last, member))) for member in VIEW.last.members()
     ]
-    client.tell(sealed(A, 4))
-    client.tell(sealed(B, 3))
-    swapped = client.tell(sealed(C, 3))
+    client.deliver(sealed(A, 4))
+    client.deliver(sealed(B, 3))
+    swapped = client.deliver(sealed(C, 3))
     assert [where for where, _ in sent(swapped)] == ["meta.register"]
     after = proposal(swapped)
     assert (after.last.base, after.last.index) == (3, 1)
-    assert messages(client.tell(Swapped(LOG, 2))) == [Get(LOG, known=1)]
+    assert messages(client.deliver(Swapped(LOG, 2))) == [Get(LOG, known=1)]
     assert sent(client.got(after)) == [("self.appender", seen(after, NODES))]
     assert client.role.phase == "idle"
 
@@ -106,7 +106,7 @@ def test_a_segment_is_ended_by_read_seal_swap_and_read() -> None:
 def test_r1_nothing_but_seals_is_sent_to_a_node() -> None:
     client = Client()
     effects = client.sealing()
-    effects += [effect for stream in (A, B, C) for effect in client.tell(sealed(stream, 3))]
+    effects += [effect for stream in (A, B, C) for effect in client.deliver(sealed(stream, 3))]
     to_nodes = [message for where, message in sent(effects) if where.endswith(".storage")]
     assert len(to_nodes) == 3
     assert all(isinstance(message, Seal) for message in to_nodes)
@@ -125,18 +125,18 @@ def test_r1_nothing_but_seals_is_sent_to_a_node() -> None:
         ([sealed(A, 1, uncertain=True), sealed(B, 4)], (4, ["b"])),
         ([sealed(A, 1, uncertain=True), sealed(B, 4), sealed(C, 9, intact=False)], (4, ["b"])),
         ([sealed(A, 9, uncertain=True), sealed(B, 2), Rejected(C, 0, Reason.MISMATCH, 2)], (2, ["b"])),
-        # a power cut that tore every last write: those who have most decide, and stay
+        # a power cut that tore every last write: the members with the most entries decide, and stay
         ([sealed(A, 4, uncertain=True), sealed(B, 4, uncertain=True), sealed(C, 4, uncertain=True)], (4, list("abc"))),
         ([sealed(A, 3, uncertain=True), sealed(B, 1, uncertain=True), sealed(C, 3, uncertain=True)], (3, ["a", "c"])),
         ([sealed(A, 1, uncertain=True), sealed(B, 2, uncertain=True), sealed(C, 4, uncertain=True)], (4, ["c"])),
     ],
 )
-def test_r2_r3_r4_who_counts_and_where_the_segment_ends(
+def test_r2_r3_r4_which_answers_count_and_where_the_segment_ends(
     answers: list[Sealed | Rejected], expected: tuple[int | None, list[str]]
 ) -> None:
     client = Client()
     client.sealing()
-    effects = [effect for answer in answers for effect in client.tell(answer)]
+    effects = [effect for answer in answers for effect in client.deliver(answer)]
     effects += client.fire() if client.role.phase == "sealing" else []
     assert outcome(effects) == expected
 
@@ -156,10 +156,10 @@ def test_r2_r3_r4_who_counts_and_where_the_segment_ends(
         [sealed(A, 1, intact=False), sealed(B, 1, intact=False), sealed(C, 1, intact=False)],
     ],
 )
-def test_r2_a_group_without_an_authority_blocks_the_ending_and_says_so(answers: list[Message]) -> None:
+def test_r2_a_group_without_an_authority_blocks_the_ending_and_this_is_announced(answers: list[Message]) -> None:
     client = Client()
     client.sealing()
-    effects = [effect for answer in answers for effect in client.tell(answer)]
+    effects = [effect for answer in answers for effect in client.deliver(answer)]
     effects += client.fire() if client.role.phase == "sealing" else []
     assert announced(effects) == [ReconfigurationBlocked(LOG, 0)]
     assert sent(effects) == [("self.appender", seen(VIEW, NODES))]  # R8: given back as it is
@@ -171,20 +171,20 @@ def test_r2_each_group_needs_an_authority_and_r3_the_end_is_the_largest_over_gro
     (a0, b0), (b1, c1) = [[member.stream for member in group] for group in view.last.groups]
     client = Client()
     client.sealing(view)
-    client.tell(sealed(a0, 9))
-    client.tell(sealed(b0, 5))
+    client.deliver(sealed(a0, 9))
+    client.deliver(sealed(b0, 5))
     assert ReconfigurationBlocked(LOG, 0) in announced(client.fire())
     client.sealing(view)
     for stream, next_ in ((a0, 9), (b0, 5), (b1, 8)):
-        client.tell(sealed(stream, next_))
-    assert outcome(client.tell(sealed(c1, 7))) == (7, ["a", "b", "b", "c"])
+        client.deliver(sealed(stream, next_))
+    assert outcome(client.deliver(sealed(c1, 7))) == (7, ["a", "b", "b", "c"])
 
 
 def test_silent_members_have_no_place_in_the_next_segment_and_suspects_come_last() -> None:
     client = Client()
     client.sealing(job=EndOpenSegment(LOG, 0, ("b",)))
-    client.tell(sealed(A, 3))
-    client.tell(sealed(B, 3))
+    client.deliver(sealed(A, 3))
+    client.deliver(sealed(B, 3))
     following = proposal(client.fire()).last
     assert [member.node for member in following.members()] == ["a", "d", "b"]
     assert following.owner == Owner("a", 1)
@@ -193,7 +193,7 @@ def test_silent_members_have_no_place_in_the_next_segment_and_suspects_come_last
 def test_a_seal_without_a_following_segment_leaves_the_log_read_only() -> None:
     client = Client()
     client.sealing(job=EndOpenSegment(LOG, 0, reopen=False))
-    client.tell(sealed(A, 3))
+    client.deliver(sealed(A, 3))
     after = proposal(client.fire())
     assert (len(after.segments), after.last.end) == (1, 3)
 
@@ -201,7 +201,7 @@ def test_a_seal_without_a_following_segment_leaves_the_log_read_only() -> None:
 def test_r8_without_a_node_for_the_next_segment_the_job_is_given_back() -> None:
     client = Client()
     client.job(END)
-    effects = client.got(VIEW, ())  # and nothing is sealed: that would only take away what is left
+    effects = client.got(VIEW, ())  # and nothing is sealed: a seal would only take away what is left
     assert announced(effects) == [ReconfigurationBlocked(LOG, 0)]
     assert sent(effects) == [("self.appender", seen(VIEW))]
 
@@ -222,28 +222,28 @@ def test_a_segment_narrower_than_wanted_is_warned_of() -> None:
     assert announced(client.got(after)) == [NoRedundancy(LOG, 1, 1, 3)]
 
 
-# ------------------------------------------------------------------------------------------------- what it believes
+# --------------------------------------------------------------------------------------------- which answers count
 
 
 @pytest.mark.parametrize("answer", [Swapped(LOG, 2), SwapLost(LOG, 1), None], ids=["swapped", "lost", "no answer"])
-def test_r5_after_a_swap_only_what_is_read_is_believed(answer: Message | None) -> None:
+def test_r5_after_a_swap_only_what_is_read_counts(answer: Message | None) -> None:
     client = Client()
     client.sealing()
-    client.tell(sealed(A, 3))
+    client.deliver(sealed(A, 3))
     client.fire()
-    effects = client.tell(answer) if answer is not None else client.fire()
+    effects = client.deliver(answer) if answer is not None else client.fire()
     assert sent(effects) == [("meta.register", Get(LOG, known=1))]
 
 
 def test_r5_a_lost_swap_begins_again_if_the_segment_is_still_open() -> None:
     client = Client()
     client.sealing()
-    client.tell(sealed(A, 3))
+    client.deliver(sealed(A, 3))
     client.fire()
-    client.tell(SwapLost(LOG, 1))
+    client.deliver(SwapLost(LOG, 1))
     trimmed = apply(VIEW, RaiseTrim(1))
     assert all(isinstance(message, Seal) for message in messages(client.got(trimmed)))
-    client.tell(sealed(B, 3))
+    client.deliver(sealed(B, 3))
     assert proposal(client.fire()).epoch == 3
 
 
@@ -257,7 +257,7 @@ def test_an_older_projection_than_the_known_one_is_a_late_answer() -> None:
     assert client.role.phase == "reading"
 
 
-def test_a_projection_older_than_what_the_asking_role_knows_is_asked_for_again() -> None:
+def test_a_projection_older_than_that_of_the_requester_is_read_again() -> None:
     client = Client()
     client.job(EndOpenSegment(LOG, 1))
     effects = client.got(VIEW)
@@ -267,11 +267,11 @@ def test_a_projection_older_than_what_the_asking_role_knows_is_asked_for_again()
 
 def test_answers_of_an_earlier_round_change_nothing() -> None:
     client = Client()
-    assert client.tell(sealed(A, 3)) == []
-    assert client.tell(Swapped(LOG, 2)) == []
+    assert client.deliver(sealed(A, 3)) == []
+    assert client.deliver(Swapped(LOG, 2)) == []
     assert client.got(VIEW) == []
     client.sealing()
-    assert client.tell(sealed("9.9.9", 3)) == []
+    assert client.deliver(sealed("9.9.9", 3)) == []
     assert client.role.answers == {}
 
 
@@ -286,7 +286,7 @@ def test_a_segment_that_has_ended_already_needs_nothing() -> None:
     assert sent(client.got(after)) == [("self.appender", seen(after, NODES))]
 
 
-def test_jobs_are_done_one_after_the_other_and_each_asker_is_told() -> None:
+def test_jobs_are_done_one_after_the_other_and_each_requester_gets_an_answer() -> None:
     client = Client()
     client.job(Refresh(LOG), "appender")
     assert client.job(Refresh(LOG), "reader") == []
@@ -312,7 +312,7 @@ def test_r6_a_roll_needs_no_seal_and_keeps_all_members() -> None:
     after = proposal(client.sealing(OWNED, job))
     assert after.segments[0].groups == OWNED.last.groups
     assert (after.segments[0].end, after.last.owner) == (4, Owner("w", 1))
-    client.tell(SwapLost(LOG, 1))
+    client.deliver(SwapLost(LOG, 1))
     assert proposal(client.got(apply(OWNED, RaiseTrim(1)))).segments[0].end == 4  # the same count again
 
 
@@ -326,15 +326,15 @@ def test_w5_a_takeover_seals_and_gives_the_next_segment_to_the_taker() -> None:
     client = Client()
     effects = client.sealing(OWNED, EndOpenSegment(LOG, 0, owner=Owner("y", 3)))
     assert all(isinstance(message, Seal) for message in messages(effects))
-    client.tell(sealed(OWNED.last.members()[0].stream, 4))
+    client.deliver(sealed(OWNED.last.members()[0].stream, 4))
     after = proposal(client.fire())
     assert (after.segments[0].end, after.last.owner) == (4, Owner("y", 3))
 
 
-def test_d7_a_broadcast_segment_that_nobody_takes_keeps_its_owner() -> None:
+def test_d7_a_broadcast_segment_that_no_writer_takes_keeps_its_owner() -> None:
     client = Client()
     client.sealing(OWNED)
-    client.tell(sealed(OWNED.last.members()[0].stream, 4))
+    client.deliver(sealed(OWNED.last.members()[0].stream, 4))
     assert proposal(client.fire()).last.owner == Owner("w", 1)
 
 
@@ -351,7 +351,7 @@ def test_r8_a_blocked_ending_is_not_tried_again_by_itself() -> None:
     view = chain_log(CHAIN3, "a", sequencer="a")
     client = Client()
     client.sealing(view)
-    effects = client.tell(sealed(A, 1, intact=False))
+    effects = client.deliver(sealed(A, 1, intact=False))
     assert sent(effects) == [("self.appender", seen(view, NODES))]
     assert (timers(effects), client.role.phase) == ([], "idle")
 
@@ -364,13 +364,13 @@ def test_r8_a_blocked_ending_is_not_tried_again_by_itself() -> None:
     [[], [sealed(A, 4, intact=False)], [Rejected(A, 0, Reason.MISMATCH, 2), Rejected(B, 0, Reason.GONE)]],
     ids=["silence", "lost data", "other disks"],
 )
-def test_r9_without_an_intact_member_an_operators_word_ends_the_segment_and_leaves_a_gap(
+def test_r9_without_an_intact_member_an_operator_ends_the_segment_with_a_gap(
     answers: list[Message],
 ) -> None:
     client = Client()
     client.sealing(job=EndOpenSegment(LOG, 0, declared_end=5))
     for answer in answers:
-        client.tell(answer)
+        client.deliver(answer)
     after = proposal(client.fire())
     assert outcome_of(after) == (5, [])
     assert after.gaps == (Gap(1, 5),)
@@ -387,7 +387,7 @@ def test_r9_a_lost_segment_may_be_left_closed() -> None:
 def test_r9_an_intact_member_knows_better_than_the_operator() -> None:
     client = Client()
     client.sealing(job=EndOpenSegment(LOG, 0, declared_end=5))
-    client.tell(sealed(B, 3))
+    client.deliver(sealed(B, 3))
     after = proposal(client.fire())
     assert outcome_of(after) == (3, ["b"])
     assert after.gaps == ()
@@ -398,7 +398,7 @@ def test_r9_a_group_without_an_intact_member_loses_the_whole_segment() -> None:
     client = Client()
     client.sealing(view, EndOpenSegment(LOG, 0, declared_end=9))
     for member in view.last.groups[0]:
-        client.tell(sealed(member.stream, 5))
+        client.deliver(sealed(member.stream, 5))
     after = proposal(client.fire())
     assert after.segments[0].groups == ((), ())
     assert after.gaps == (Gap(1, 9),)
@@ -420,7 +420,7 @@ def test_r10_that_the_known_projection_is_unchanged_is_as_good_as_reading_it() -
     client.got(VIEW)
     assert messages(client.job(Refresh(LOG))) == [Get(LOG, known=VIEW.epoch)]
     fewer = registered("a b")
-    assert messages(client.tell(Got(LOG, 0, None, fewer, unchanged=VIEW.epoch))) == [seen(VIEW, fewer)]
+    assert messages(client.deliver(Got(LOG, 0, None, fewer, unchanged=VIEW.epoch))) == [seen(VIEW, fewer)]
 
 
 @pytest.mark.parametrize("unchanged", [1, 3], ids=["older", "newer"])
@@ -429,12 +429,12 @@ def test_r10_that_another_epoch_is_unchanged_is_a_late_answer(unchanged: int) ->
     client.job(Refresh(LOG))
     client.got(second := apply(VIEW, RaiseTrim(1)))
     client.job(Refresh(LOG))
-    assert client.tell(Got(LOG, 0, None, NODES, unchanged=unchanged)) == []
+    assert client.deliver(Got(LOG, 0, None, NODES, unchanged=unchanged)) == []
     assert messages(client.got(second)) == [seen(second, NODES)]
 
 
-def test_r10_who_knows_nothing_does_not_take_unchanged_for_no_such_log() -> None:
+def test_r10_unchanged_does_not_mean_no_such_log_to_a_role_without_a_projection() -> None:
     client = Client()
     client.job(Refresh(LOG))  # restarted: the answer is for the process before
-    assert client.tell(Got(LOG, 0, None, NODES, unchanged=1)) == []
+    assert client.deliver(Got(LOG, 0, None, NODES, unchanged=1)) == []
     assert messages(client.got(None)) == [seen(None, NODES)]

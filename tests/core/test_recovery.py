@@ -1,9 +1,9 @@
-"""What a stream's files say after a restart.
+"""The recovery of a stream after a restart.
 
     found        rule        verdict
     G G G        -           all stand
     G B G2       V1          slot 1 lies below mark 2: data loss, slots 0 and 2 stand
-    G B G1       V2, V3      mark 1 says nothing of slot 1: cut from there, whatever looks good behind; uncertain
+    G B G1       V2, V3      mark 1 does not cover slot 1: cut there, whatever follows; uncertain
     G S          V2          torn at the end of the file: cut, and certainly never acknowledged
     B            V3          it may have been acknowledged and then rotted: uncertain
     B |1         V4          a seal vouches for it with mark 1: data loss
@@ -102,7 +102,7 @@ def test_drawn_examples(
     assert (found.data_loss, found.uncertain) == (data_loss, uncertain)
 
 
-# A mark above the number of slots says that acknowledged frames are not even there, for example because the file was
+# A mark above the number of slots means that acknowledged frames are missing, for example because the file was
 # cut exactly between two frames.
 def test_v1_a_file_that_ends_before_its_mark_has_lost_data() -> None:
     assert recover(slots("G G1"), own_mark=3).data_loss

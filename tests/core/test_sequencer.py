@@ -1,4 +1,4 @@
-"""The sequencer: who is served, from where, and what a grant skips."""
+"""The sequencer: which process it serves, from where, and what a grant skips."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def test_a_condition_is_held_against_the_position_after_the_skip() -> None:
     assert ask(sequencer, next_(segment, 3, count=2, expect=5)) == granted(3, 5, skipped=4)
 
 
-def test_q5_readers_are_told_whose_positions_were_filled_before() -> None:
+def test_q5_readers_learn_which_writer_was_beaten() -> None:
     segment = log("a b").last
     sequencer = Sequencer(ME)
     ask(sequencer, next_(segment, 1, count=2))
     ask(sequencer, replace(next_(segment, 2, count=3), beaten=2))
     ask(sequencer, next_(segment, 3))
-    told = [ask(sequencer, Peek(LOG, segment, glsn)) for glsn in range(1, 8)]
-    assert told == [Peeked(LOG, 0, 7, alike, beaten) for alike, beaten in [(3, 0)] * 2 + [(6, 2)] * 3 + [(7, 0)] * 2]
+    answers = [ask(sequencer, Peek(LOG, segment, glsn)) for glsn in range(1, 8)]
+    assert answers == [Peeked(LOG, 0, 7, alike, beaten) for alike, beaten in [(3, 0)] * 2 + [(6, 2)] * 3 + [(7, 0)] * 2]
 
 
 def test_q5_only_so_many_slow_appends_are_remembered() -> None:

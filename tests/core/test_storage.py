@@ -121,7 +121,7 @@ def test_n6_a_disk_with_space_again_takes_data_again() -> None:
 
 
 @pytest.mark.parametrize("space", [Space.TIGHT, Space.FULL, Space.EXHAUSTED])
-def test_n6_a_tight_disk_takes_no_copies(space: Space) -> None:
+def test_n6_a_tight_disk_accepts_no_copies(space: Space) -> None:
     node = DiskedNode()
     node.ask(Finalize(JOINER, 3))
     assert node.ask(Write(T, data(1), repair=True)) == [Stored(S, data(1))]
@@ -131,7 +131,7 @@ def test_n6_a_tight_disk_takes_no_copies(space: Space) -> None:
     assert node.ask(Digest(T, 1, 3)) == [Digested(S, 1, 3, (data(1),))]
 
 
-def test_n6_an_exhausted_disk_stores_nothing_and_makes_no_stream() -> None:
+def test_n6_an_exhausted_disk_stores_nothing_and_creates_no_stream() -> None:
     node = DiskedNode()
     node.ask(SpaceChanged(Space.EXHAUSTED))
     for request in (Open(D), Seal(D), Finalize(D, 3)):
@@ -189,7 +189,7 @@ def test_n4_reads_of_an_open_broadcast_stream_stop_at_the_lac() -> None:
     assert node.ask(Read(BT, 1, 9)) == [nothing]
     assert node.ask(Append(BT, ME, two, 1)) == [Stored(S, two)]  # the LAC rides on the next batch
     assert node.ask(Read(BT, 1, 9)) == [ReadFrames(S, 1, (one,))]
-    assert node.ask(Release(BT, Owner("x", 1), 2)) == []  # not the owner's word
+    assert node.ask(Release(BT, Owner("x", 1), 2)) == []  # not from the owner
     assert node.ask(Read(BT, 2, 9)) == [Unwritten(S, 2, 3, sealed=False)]
     assert node.ask(Release(BT, ME, 2)) == []
     assert node.ask(Release(BT, ME, 1)) == []  # late: the LAC does not go back
@@ -207,7 +207,7 @@ def test_n4_a_restarted_node_shows_less_until_the_owner_speaks_again() -> None:
     assert node.ask(Read(BT, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
 
 
-# -------------------------------------------------------------------------------------------- what nobody should send
+# -------------------------------------------------------------------------------------------- invalid requests
 
 
 def mismatch(stream: str, glsn: int) -> Rejected:

@@ -69,7 +69,7 @@ def test_s2_finalize_implies_sealed_and_cuts_what_lies_at_or_past_the_end(restar
 
 
 @RESTARTS
-def test_n3_a_dropped_stream_is_gone_and_is_never_made_again(restarts: bool) -> None:
+def test_n3_a_dropped_stream_is_never_created_again(restarts: bool) -> None:
     play(
         [
             (Open(D), Opened(S)),

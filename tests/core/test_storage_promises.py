@@ -33,8 +33,8 @@ from trunkline.core.messages import (
     Seal,
     Sealed,
     Stored,
+    StreamTarget,
     Subscribe,
-    Target,
     Trim,
     Write,
 )
@@ -43,7 +43,7 @@ from trunkline.core.streams import StreamImage
 
 # -------------------------------------------------------------------------------------------------------- identity
 
-REQUESTS: list[tuple[str, Callable[[Target], Message], int]] = [
+REQUESTS: list[tuple[str, Callable[[StreamTarget], Message], int]] = [
     ("open", lambda t: Open(replace(D, target=t)), 0),
     ("seal", lambda t: Seal(replace(D, target=t)), 0),
     ("finalize", lambda t: Finalize(replace(D, target=t), 5), 0),
@@ -66,7 +66,7 @@ REQUESTS: list[tuple[str, Callable[[Target], Message], int]] = [
     ids=["cluster", "segment", "epoch", "incarnation"],
 )
 def test_n1_a_request_for_another_identity_is_a_mismatch_and_changes_nothing(
-    make: Callable[[Target], Message], position: int, wrong: Target
+    make: Callable[[StreamTarget], Message], position: int, wrong: StreamTarget
 ) -> None:
     node = DiskedNode(incarnation=1)
     play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
@@ -79,7 +79,7 @@ def test_n1_a_request_for_another_identity_is_a_mismatch_and_changes_nothing(
 @pytest.mark.parametrize(("make", "position"), [row[1:] for row in REQUESTS[4:]], ids=[row[0] for row in REQUESTS[4:]])
 @pytest.mark.parametrize("wrong", [replace(T, log="other"), replace(T, stream="9.0.0")], ids=["log", "stream"])
 def test_n1_a_data_request_for_another_log_or_stream_finds_nothing(
-    make: Callable[[Target], Message], position: int, wrong: Target
+    make: Callable[[StreamTarget], Message], position: int, wrong: StreamTarget
 ) -> None:
     node = DiskedNode()
     node.ask(Open(D))
@@ -87,7 +87,7 @@ def test_n1_a_data_request_for_another_log_or_stream_finds_nothing(
 
 
 @pytest.mark.parametrize("wrong", [replace(T, cluster="other"), replace(T, incarnation=7)], ids=["cluster", "disk"])
-def test_n1_a_drop_for_another_identity_is_a_mismatch_even_after_a_drop(wrong: Target) -> None:
+def test_n1_a_drop_for_another_identity_is_a_mismatch_even_after_a_drop(wrong: StreamTarget) -> None:
     node = DiskedNode()
     node.ask(Drop(T))
     assert node.ask(Drop(wrong)) == [Rejected(S, 0, Reason.MISMATCH, 1)]
@@ -126,18 +126,20 @@ def _kinds(effects: Effects) -> list[type]:
     return [type(effect) for effect in effects]
 
 
-def test_monitors_are_told_of_frames_seals_and_ends_only_after_they_are_durable() -> None:
+def test_frames_seals_and_ends_are_announced_only_after_they_are_durable() -> None:
     node = StorageNode(CLUSTER, "a", 1, NodeImage())
     node.on_message(APPLICATION, Open(D))
-    told = [node.on_message(APPLICATION, message)[1:2] for message in (Write(T, data(1)), Seal(D), Finalize(D, 2))]
-    assert told == [
+    announcements = [
+        node.on_message(APPLICATION, message)[1:2] for message in (Write(T, data(1)), Seal(D), Finalize(D, 2))
+    ]
+    assert announcements == [
         [Announce(FrameStored("a", 1, T.log, 0, S, data(1)))],
         [Announce(StreamSealed("a", T.log, 0, S, 2))],
         [Announce(StreamFinalized("a", T.log, 0, S, 2))],
     ]
 
 
-def test_a_restarted_node_says_what_it_found() -> None:
+def test_a_restarted_node_announces_what_it_recovered() -> None:
     node = DiskedNode()
     play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
     assert node.restart() == [StreamRecovered("a", 1, T.log, 0, S, (data(1),), None)]
@@ -145,7 +147,7 @@ def test_a_restarted_node_says_what_it_found() -> None:
     assert node.restart() == [StreamRecovered("a", 1, T.log, 0, S, (data(1),), 2)]
 
 
-def test_s5_n5_a_stream_that_lost_data_answers_corrupt_for_what_it_lacks_and_is_no_authority() -> None:
+def test_s5_n5_a_stream_that_lost_data_answers_corrupt_for_what_it_lacks_and_is_not_an_authority() -> None:
     node = DiskedNode()
     frames = [data(1), data(2), data(3)]
     play([(Open(D), Opened(S)), *((Write(T, f), Stored(S, f)) for f in frames)], restarts=False, node=node)
@@ -160,7 +162,7 @@ def test_s5_n5_a_stream_that_lost_data_answers_corrupt_for_what_it_lacks_and_is_
     assert node.ask(Seal(D)) == [Sealed(S, 4, intact=False, uncertain=False)]
 
 
-def test_v3_a_stream_that_may_have_lost_its_last_frame_says_so_when_it_is_sealed() -> None:
+def test_v3_a_stream_that_may_have_lost_its_last_frame_reports_it_when_sealed() -> None:
     node = DiskedNode()
     play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
     node.rot(0)
@@ -175,7 +177,7 @@ def test_s5_a_stream_image_that_lost_data_is_sealed_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("ending", [Seal(D), Finalize(D, 2)])
-def test_v4_n5_what_rots_in_a_sealed_stream_is_lost_data_and_takes_no_junk(ending: Message) -> None:
+def test_v4_n5_rot_in_a_sealed_stream_is_lost_data_and_accepts_no_junk(ending: Message) -> None:
     node = DiskedNode()
     play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
     node.ask(ending)
@@ -184,7 +186,7 @@ def test_v4_n5_what_rots_in_a_sealed_stream_is_lost_data_and_takes_no_junk(endin
     assert node.ask(Write(T, junk(1), repair=True)) == [rejected(1, Reason.CORRUPT)]
 
 
-def test_s5_s6_a_stream_that_lost_data_or_may_have_knows_no_tail() -> None:
+def test_s5_s6_a_stream_that_lost_or_may_have_lost_data_reports_no_tail() -> None:
     for rotten in (0, 1):  # slot 0 lies below the mark of slot 1: lost; slot 1 above every mark: uncertain
         node = DiskedNode()
         frames = [data(1), data(2)]
@@ -227,7 +229,7 @@ def test_s6_an_end_below_what_an_uncertain_stream_has_proves_nothing() -> None:
 
 
 def test_s6_an_end_above_what_an_uncertain_member_of_a_chain_has_proves_nothing() -> None:
-    """The end is the largest over all groups, and the others may have gone further."""
+    """The end is the largest over all groups, and other groups may be further."""
     node = DiskedNode()
     play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
     node.rot(0)

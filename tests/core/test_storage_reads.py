@@ -74,10 +74,10 @@ def test_a_subscriber_waits_until_there_is_a_frame() -> None:
         ("client.application", Stored(S, data(1))),
         ("r.reader", ReadFrames(S, 1, (data(1),))),
     ]
-    assert node.ask(Write(T, data(2))) == [Stored(S, data(2))]  # nobody waits any more
+    assert node.ask(Write(T, data(2))) == [Stored(S, data(2))]  # no subscriber waits any more
 
 
-def test_a_subscriber_is_told_of_a_hole_below_what_is_written() -> None:
+def test_a_subscriber_gets_an_answer_for_a_hole_below_written_positions() -> None:
     node = DiskedNode()
     node.ask(Open(D))
     node.ask(Subscribe(T, 1, 9))
@@ -85,7 +85,7 @@ def test_a_subscriber_is_told_of_a_hole_below_what_is_written() -> None:
 
 
 @pytest.mark.parametrize("ending", [Seal(D), Finalize(D, 1)])
-def test_a_subscriber_is_told_of_a_seal_and_of_an_end(ending: Message) -> None:
+def test_a_subscriber_gets_an_answer_for_a_seal_and_for_an_end(ending: Message) -> None:
     node = DiskedNode()
     node.ask(Open(D))
     node.ask(Subscribe(T, 1, 9))
@@ -108,7 +108,7 @@ def test_a_subscriber_of_what_is_there_is_answered_at_once() -> None:
     assert node.ask(Subscribe(T, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
 
 
-# --------------------------------------------------------------------------------------------- what the host tells
+# --------------------------------------------------------------------------------------------- from the host
 
 
 def test_s5_frames_that_cannot_be_read_any_more_leave_the_stream_as_a_restart_would() -> None:
@@ -125,7 +125,7 @@ def test_s5_frames_that_cannot_be_read_any_more_leave_the_stream_as_a_restart_wo
     assert [running.ask(each) for each in asked] == [restarted.ask(each) for each in asked]
 
 
-def test_s5_damage_is_durable_before_anybody_hears_of_it_and_wakes_subscribers() -> None:
+def test_s5_damage_is_durable_before_any_answer_and_wakes_subscribers() -> None:
     node = DiskedNode()
     for request in (Open(D), Write(T, data(1)), Subscribe(T, 2, 9)):
         node.ask(request)
@@ -136,7 +136,7 @@ def test_s5_damage_is_durable_before_anybody_hears_of_it_and_wakes_subscribers()
     assert answer == Send(APPLICATION, rejected(2, Reason.CORRUPT))
 
 
-def test_damage_of_frames_that_are_gone_changes_nothing() -> None:
+def test_damage_of_removed_frames_changes_nothing() -> None:
     node = DiskedNode()
     assert node.role.on_message(APPLICATION, FramesDamaged((LOG, S), (data(1),))) == []
     for request in (Open(D), Write(T, data(1)), Write(T, data(2)), Trim(T, 1)):
@@ -147,9 +147,9 @@ def test_damage_of_frames_that_are_gone_changes_nothing() -> None:
 
 def test_a_subscriber_whose_connection_closed_is_forgotten() -> None:
     node = DiskedNode()
-    staying, gone = Address("r1", "reader"), Address("r2", "reader")
+    staying, leaving = Address("r1", "reader"), Address("r2", "reader")
     node.ask(Open(D))
-    for source in (staying, gone):
+    for source in (staying, leaving):
         node.ask(Subscribe(T, 1, 9), source)
     node.ask(SubscriberGone("r2"))
     answers = sent(node.role.on_message(APPLICATION, Write(T, data(1))))

@@ -36,11 +36,11 @@ class Client:
         self.begun = self.role.on_message(APPLICATION, TailRequested(5, LOG))
         self.asked = self.got(view)
 
-    def tell(self, message: Message) -> Effects:
+    def deliver(self, message: Message) -> Effects:
         return self.role.on_message(APPLICATION, message)
 
     def got(self, view: Projection | None, nonce: int = 5) -> Effects:
-        return self.tell(Got(LOG, nonce, view, ()))
+        return self.deliver(Got(LOG, nonce, view, ()))
 
 
 def test_t1_the_projection_is_read_after_the_call_began() -> None:
@@ -65,36 +65,36 @@ def test_t2_the_largest_answer_of_the_last_members_of_all_groups() -> None:
         ("b.storage", FindTail(target(CHAIN, LASTS[0]), 5)),
         ("c.storage", FindTail(target(CHAIN, LASTS[1]), 5)),
     ]
-    assert client.tell(TailFound(LASTS[0], 5, 3, 0)) == []
-    assert client.tell(TailFound(LASTS[0], 5, 3, 0)) == []  # doubled
-    assert client.tell(TailFound("1.0.0", 5, 9, 0)) == []  # a head may be ahead of what is committed
-    assert results(client.tell(TailFound(LASTS[1], 5, 7, 0))) == [(5, TailIs(7))]
+    assert client.deliver(TailFound(LASTS[0], 5, 3, 0)) == []
+    assert client.deliver(TailFound(LASTS[0], 5, 3, 0)) == []  # doubled
+    assert client.deliver(TailFound("1.0.0", 5, 9, 0)) == []  # a head may be ahead of what is committed
+    assert results(client.deliver(TailFound(LASTS[1], 5, 7, 0))) == [(5, TailIs(7))]
 
 
 def test_t2_at_least_the_base() -> None:
     client = Client(apply(CHAIN, EndSegment(0, 4, CHAIN.last.groups, NEXT)))
     stream = client.role.view.last.members()[0].stream if client.role.view else ""
-    assert results(client.tell(Rejected(stream, 5, Reason.UNKNOWN))) == [(5, TailIs(4))]
+    assert results(client.deliver(Rejected(stream, 5, Reason.UNKNOWN))) == [(5, TailIs(4))]
 
 
 @pytest.mark.parametrize(("written", "lac", "tail"), [(1, 0, 1), (4, 3, 4)], ids=["empty", "released"])
 def test_t3_a_contiguous_end_that_is_released_is_the_tail(written: int, lac: int, tail: int) -> None:
-    assert results(Client(OWNED).tell(TailFound(ASKED, 5, written, lac))) == [(5, TailIs(tail))]
+    assert results(Client(OWNED).deliver(TailFound(ASKED, 5, written, lac))) == [(5, TailIs(tail))]
 
 
 def test_t3_entries_that_are_not_released_are_waited_for() -> None:
     client = Client(OWNED)
-    effects = client.tell(TailFound(ASKED, 5, 4, 2))
+    effects = client.deliver(TailFound(ASKED, 5, 4, 2))
     assert (results(effects), timers(effects)) == ([], ["wait"])
     assert messages(client.role.on_timer("wait")) == [Get(LOG, 5, known=1)]
-    assert messages(client.got(OWNED)) == [FindTail(target(OWNED, OTHER), 5)]  # T4: it may have been told
-    assert results(client.tell(TailFound(OTHER, 5, 4, 3))) == [(5, TailIs(4))]
+    assert messages(client.got(OWNED)) == [FindTail(target(OWNED, OTHER), 5)]  # T4: it may have the LAC
+    assert results(client.deliver(TailFound(OTHER, 5, 4, 3))) == [(5, TailIs(4))]
 
 
 @pytest.mark.parametrize(("end", "tail"), [(3, 3), (9, 4)])
 def test_t3_if_the_segment_ends_first_the_smaller_of_both(end: int, tail: int) -> None:
     client = Client(OWNED)
-    client.tell(TailFound(ASKED, 5, 4, 2))
+    client.deliver(TailFound(ASKED, 5, 4, 2))
     client.role.on_timer("wait")
     assert results(client.got(apply(OWNED, EndSegment(0, end, OWNED.last.groups, NEXT)))) == [(5, TailIs(tail))]
 
@@ -109,20 +109,20 @@ def test_a_sealed_log_ends_at_its_end_and_no_log_at_its_beginning() -> None:
 def test_a_last_member_that_cannot_answer_ends_the_segment(how: str) -> None:
     client = Client(CHAIN)
     corrupt = Rejected(LASTS[0], 5, Reason.CORRUPT)
-    effects = client.role.on_timer("wait") if how == "silent" else client.tell(corrupt)
+    effects = client.role.on_timer("wait") if how == "silent" else client.deliver(corrupt)
     assert messages(effects) == [EndOpenSegment(LOG, 0)]
     moved = apply(CHAIN, EndSegment(0, 4, CHAIN.last.groups, NEXT))
-    assert messages(client.tell(seen(moved))) == [Get(LOG, 5, known=1)]
+    assert messages(client.deliver(seen(moved))) == [Get(LOG, 5, known=1)]
 
 
-def test_r8_a_segment_that_could_not_be_ended_is_looked_at_again_after_a_while() -> None:
+def test_r8_a_segment_that_cannot_be_ended_is_checked_again_later() -> None:
     client = Client(CHAIN)
     client.role.on_timer("wait")
-    effects = client.tell(seen(CHAIN))
+    effects = client.deliver(seen(CHAIN))
     assert (messages(effects), timers(effects)) == ([], ["wait"])
 
 
-def test_t4_a_silent_member_is_left_for_another_and_at_last_the_segment_is_ended() -> None:
+def test_t4_a_silent_member_is_left_for_another_and_then_the_segment_is_ended() -> None:
     client = Client(OWNED)
     asked = messages(client.asked)
     while client.role.phase != "ending":

@@ -17,6 +17,7 @@ import pytest
 
 import trunkline.core
 from trunkline.core.effects import Message, Record
+from trunkline.core.messages import Reason
 
 for found in pkgutil.iter_modules(trunkline.core.__path__, "trunkline.core."):
     importlib.import_module(found.name)
@@ -64,3 +65,9 @@ def test_every_struct_inside_is_written_without_names_of_fields() -> None:
         kind for kind in (*MESSAGES, *RECORDS) if maps(msgspec.msgpack.decode(msgspec.msgpack.encode(example(kind))))
     ]
     assert named == []
+
+
+def test_the_reason_of_an_older_recording_is_read() -> None:
+    assert msgspec.convert("too large", Reason) is Reason.TOO_LARGE
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert("too small", Reason)

@@ -49,11 +49,11 @@ class Client:
     def __init__(self, view: Projection | None = MINE, in_flight_max: int = 64) -> None:
         self.role = Writer(WriterConfig(LOG, ME, in_flight_max=in_flight_max), view)
 
-    def tell(self, message: Message) -> Effects:
+    def deliver(self, message: Message) -> Effects:
         return self.role.on_message(APPLICATION, message)
 
     def stored(self, frame: Frame, *streams: str) -> Effects:
-        return [effect for stream in streams for effect in self.tell(Stored(stream, frame))]
+        return [effect for stream in streams for effect in self.deliver(Stored(stream, frame))]
 
 
 def append(frame: Frame, lac: int, stream: str, view: Projection = MINE) -> Append:
@@ -66,7 +66,7 @@ def roll(end: int, *suspects: str) -> EndOpenSegment:
 
 def test_w1_a_batch_goes_to_all_at_once_and_is_committed_when_all_have_it() -> None:
     client = Client()
-    assert sent(client.tell(ONE)) == [
+    assert sent(client.deliver(ONE)) == [
         ("a.storage", append(FIRST, 0, A)),
         ("b.storage", append(FIRST, 0, B)),
         ("c.storage", append(FIRST, 0, C)),
@@ -79,49 +79,49 @@ def test_w1_a_batch_goes_to_all_at_once_and_is_committed_when_all_have_it() -> N
 
 def test_w1_entries_commit_in_order() -> None:
     client = Client()
-    client.tell(ONE)
-    client.tell(TWO)
+    client.deliver(ONE)
+    client.deliver(TWO)
     assert results(client.stored(SECOND, A, B, C)) == []
     assert results(client.stored(FIRST, A, B, C)) == [(1, Appended(1)), (2, Appended(2))]
 
 
 def test_w6_the_lac_rides_on_the_next_batch_or_on_a_release() -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     committed = client.stored(FIRST, A, B, C)
     assert messages(committed) == [Release(target(MINE, stream), ME, 1) for stream in STREAMS]
     assert timers(committed) == []
-    assert messages(client.tell(TWO)) == [append(SECOND, 1, stream) for stream in STREAMS]
+    assert messages(client.deliver(TWO)) == [append(SECOND, 1, stream) for stream in STREAMS]
 
 
 def test_w6_the_lac_does_not_run_ahead_of_what_is_committed() -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     client.stored(FIRST, A, B)
-    assert messages(client.tell(TWO)) == [append(SECOND, 0, stream) for stream in STREAMS]
+    assert messages(client.deliver(TWO)) == [append(SECOND, 0, stream) for stream in STREAMS]
 
 
 def test_a_full_pipeline_makes_later_appends_wait() -> None:
     client = Client(in_flight_max=1)
-    client.tell(ONE)
-    assert client.tell(TWO) == []
+    client.deliver(ONE)
+    assert client.deliver(TWO) == []
     assert messages(client.stored(FIRST, A, B, C)) == [append(SECOND, 1, stream) for stream in STREAMS]
 
 
 def test_a_replica_that_lacks_the_stream_opens_it_and_gets_everything() -> None:
     client = Client()
-    client.tell(ONE)
-    client.tell(TWO)
+    client.deliver(ONE)
+    client.deliver(TWO)
     member = MINE.last.members()[1]
-    assert messages(client.tell(Rejected(B, 1, Reason.UNKNOWN))) == [Open(descriptor_of(MINE, MINE.last, member))]
-    assert messages(client.tell(Opened(B))) == [append(FIRST, 0, B), append(SECOND, 0, B)]
+    assert messages(client.deliver(Rejected(B, 1, Reason.UNKNOWN))) == [Open(descriptor_of(MINE, MINE.last, member))]
+    assert messages(client.deliver(Opened(B))) == [append(FIRST, 0, B), append(SECOND, 0, B)]
 
 
 def test_a_replica_with_a_gap_gets_what_it_lacks_again() -> None:
     client = Client()
-    client.tell(ONE)
-    client.tell(TWO)
-    assert messages(client.tell(Rejected(B, 2, Reason.GAP, 1))) == [append(FIRST, 0, B), append(SECOND, 0, B)]
+    client.deliver(ONE)
+    client.deliver(TWO)
+    assert messages(client.deliver(Rejected(B, 2, Reason.GAP, 1))) == [append(FIRST, 0, B), append(SECOND, 0, B)]
 
 
 # ----------------------------------------------------------------------------------------------------------- rolling
@@ -133,42 +133,42 @@ def test_a_replica_with_a_gap_gets_what_it_lacks_again() -> None:
 )
 def test_a_refused_batch_rolls_the_segment_at_the_exact_count(reason: Reason, suspects: tuple[str, ...]) -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     client.stored(FIRST, A, B, C)
-    client.tell(TWO)
-    assert sent(client.tell(Rejected(B, 2, reason))) == [("self.reconfigurer", roll(2, *suspects))]
+    client.deliver(TWO)
+    assert sent(client.deliver(Rejected(B, 2, reason))) == [("self.reconfigurer", roll(2, *suspects))]
 
 
-def test_a_full_replica_is_rolled_away_from_when_the_timer_says_so() -> None:
+def test_a_full_replica_is_left_out_of_the_roll_that_the_timer_triggers() -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     client.stored(FIRST, A, C)
-    assert client.tell(Rejected(B, 1, Reason.NO_SPACE)) == []
+    assert client.deliver(Rejected(B, 1, Reason.NO_SPACE)) == []
     assert messages(client.role.on_timer("ack")) == [replace(roll(1, "b"), only_to_spares=True)]
 
 
-def test_w7_what_found_no_space_is_refused_when_the_next_segment_is_no_better() -> None:
+def test_w7_an_append_without_space_is_refused_if_the_next_segment_has_none_either() -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     client.stored(FIRST, A, C)
-    client.tell(Rejected(B, 1, Reason.NO_SPACE))
+    client.deliver(Rejected(B, 1, Reason.NO_SPACE))
     client.role.on_timer("ack")
-    effects = client.tell(seen(ended(MINE, 1, ME)))
+    effects = client.deliver(seen(ended(MINE, 1, ME)))
     assert results(effects) == [(1, no_space(["b"]))]
     assert client.role.phase == "owning"
 
 
-def test_silence_rolls_the_segment_and_names_who_was_silent() -> None:
+def test_silence_rolls_the_segment_and_names_the_silent_nodes() -> None:
     client = Client()
-    assert timers(client.tell(ONE)) == ["ack"]
+    assert timers(client.deliver(ONE)) == ["ack"]
     client.stored(FIRST, B)
     assert messages(client.role.on_timer("ack")) == [roll(1, "a", "c")]
 
 
 def test_w8_silence_counts_from_the_oldest_batch_and_later_ones_do_not_move_it() -> None:
     client = Client()
-    assert timers(client.tell(ONE)) == ["ack"]
-    assert timers(client.tell(TWO)) == []
+    assert timers(client.deliver(ONE)) == ["ack"]
+    assert timers(client.deliver(TWO)) == []
     assert timers(client.stored(FIRST, A, B)) == []
     assert timers(client.stored(FIRST, C)) == ["ack"]  # now the second one is the oldest
 
@@ -177,21 +177,21 @@ def test_w8_after_a_suspicion_the_time_of_silence_doubles_until_something_is_com
     client = Client()
     waits: list[int] = []
     view = MINE
-    effects = client.tell(ONE)
+    effects = client.deliver(ONE)
     for _ in range(7):
         waits += [effect.after_ms for effect in effects if isinstance(effect, SetTimer)]
         client.role.on_timer("ack")
         view = ended(view, 1, ME)
-        effects = client.tell(seen(view))
+        effects = client.deliver(seen(view))
     assert waits == [1000, 2000, 4000, 8000, 8000, 8000, 8000]
     [sending] = client.role.in_flight
     client.stored(sending.frame, *sending.missing)
-    assert [e.after_ms for e in client.tell(TWO) if isinstance(e, SetTimer)] == [1000]
+    assert [e.after_ms for e in client.deliver(TWO) if isinstance(e, SetTimer)] == [1000]
 
 
-def test_w8_only_those_that_showed_no_work_are_suspected() -> None:
+def test_w8_only_nodes_without_progress_are_suspected() -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     client.stored(FIRST, B)
     assert client.role.awaits("ack") == ("a", "c")
     assert messages(client.role.on_silence("ack", ("c",))) == [roll(1, "c")]
@@ -199,20 +199,20 @@ def test_w8_only_those_that_showed_no_work_are_suspected() -> None:
 
 def test_w2_a_frozen_writer_acknowledges_nothing_more_in_its_segment() -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     client.role.on_timer("ack")
     assert client.stored(FIRST, A, B, C) == []
-    assert client.tell(TWO) == []
+    assert client.deliver(TWO) == []
 
 
 def test_w3_w4_after_a_roll_what_was_in_flight_is_sent_again_under_a_new_seq() -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     client.role.on_timer("ack")
     client.stored(FIRST, A, B, C)
-    client.tell(TWO)
+    client.deliver(TWO)
     rolled = ended(MINE, 1, ME)
-    effects = client.tell(seen(rolled))
+    effects = client.deliver(seen(rolled))
     again = [data(1, writer="w#1", seq=2), data(2, writer="w#1", seq=3)]
     streams = [member.stream for member in rolled.last.members()]
     assert messages(effects) == [append(frame, 0, stream, rolled) for frame in again for stream in streams]
@@ -222,27 +222,27 @@ def test_w3_w4_after_a_roll_what_was_in_flight_is_sent_again_under_a_new_seq() -
 @pytest.mark.parametrize(("end", "first"), [(2, Appended(1)), (1, owned(Owner("x", 1)))])
 def test_w3_the_end_that_another_decided_settles_what_was_in_flight(end: int, first: object) -> None:
     client = Client()
-    client.tell(ONE)
-    client.tell(TWO)
-    client.tell(Rejected(A, 1, Reason.SEALED))
-    effects = client.tell(seen(ended(MINE, end, OTHER)))
+    client.deliver(ONE)
+    client.deliver(TWO)
+    client.deliver(Rejected(A, 1, Reason.SEALED))
+    effects = client.deliver(seen(ended(MINE, end, OTHER)))
     assert results(effects) == [(1, first), (2, owned(Owner("x", 1)))]
     assert messages(effects) == []
 
 
 def test_w3_if_the_segment_is_forgotten_the_outcome_is_unknown() -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     client.role.on_timer("ack")
     forgotten = apply(apply(ended(MINE, 2, OTHER), RaiseTrim(1)), ForgetSegment(0))
-    assert results(client.tell(seen(forgotten))) == [(1, OutcomeUnknown(1))]
+    assert results(client.deliver(seen(forgotten))) == [(1, OutcomeUnknown(1))]
 
 
 def test_r6_a_segment_that_is_still_open_is_rolled_at_the_same_count_again() -> None:
     client = Client()
-    client.tell(ONE)
+    client.deliver(ONE)
     client.role.on_timer("ack")
-    effects = client.tell(seen(apply(MINE, RaiseTrim(1))))
+    effects = client.deliver(seen(apply(MINE, RaiseTrim(1))))
     assert (messages(effects), timers(effects)) == ([], ["ack"])
     assert client.stored(FIRST, A, B, C) == []  # W2: still frozen
     assert messages(client.role.on_timer("ack")) == [roll(1)]
@@ -267,7 +267,7 @@ def test_w5_a_restarted_process_is_another_owner() -> None:
     assert results(refreshed(MINE, me=Owner("w", 2))[1]) == [(1, owned(Owner("w", 1)))]
 
 
-def test_w5_a_new_log_is_nobodys_and_is_taken_without_asking() -> None:
+def test_w5_a_new_log_has_no_owner_and_needs_no_takeover() -> None:
     assert NEW.last.owner.process == NOBODY.process
     writer, effects = refreshed(NEW)
     assert messages(effects) == [EndOpenSegment(LOG, 0, owner=ME)]
@@ -298,7 +298,7 @@ def lease(process: str, start: int = 1) -> NodeInfo:
     ],
     ids=["both", "mine", "theirs ran out", "they restarted", "none", "mine of another start", "mine ran out"],
 )
-def test_w5_a_log_whose_owner_keeps_no_lease_is_taken_by_one_who_does(
+def test_w5_a_writer_with_a_lease_takes_the_log_of_an_owner_without_one(
     leases: tuple[NodeInfo, ...], taken: bool
 ) -> None:
     writer = Writer(WriterConfig(LOG, ME), THEIRS)
@@ -310,7 +310,7 @@ def test_w5_a_log_whose_owner_keeps_no_lease_is_taken_by_one_who_does(
         assert results(effects) == [(1, owned(Owner("x", 1)))]
 
 
-def test_b4_a_closed_log_takes_no_writer() -> None:
+def test_b4_a_closed_log_accepts_no_writer() -> None:
     closed = apply(THEIRS, EndSegment(0, 4, THEIRS.last.groups, None))
     [(_, result)] = results(refreshed(closed, takeover=True)[1])
     assert isinstance(result, AppendRefused)
@@ -336,16 +336,16 @@ def test_w5_a_takeover_that_another_won_is_refused() -> None:
 def test_w5_a_former_owner_takes_its_log_back_with_the_append_that_asks_for_it() -> None:
     client = Client()
     plain, taking = appends(7)[0], replace(TWO, takeover=True)
-    client.tell(plain)
-    client.tell(taking)
-    client.tell(Rejected(A, 1, Reason.SEALED))
+    client.deliver(plain)
+    client.deliver(taking)
+    client.deliver(Rejected(A, 1, Reason.SEALED))
     lost = ended(MINE, 1, OTHER)
-    effects = client.tell(seen(lost))
+    effects = client.deliver(seen(lost))
     assert results(effects) == [(1, owned(Owner("x", 1)))]  # it did not ask
     assert messages(effects) == [Refresh(LOG)]
-    assert messages(client.tell(seen(lost))) == [EndOpenSegment(LOG, 1, owner=ME)]
+    assert messages(client.deliver(seen(lost))) == [EndOpenSegment(LOG, 1, owner=ME)]
     mine = ended(lost, 1, ME)
-    effects = client.tell(seen(mine))
+    effects = client.deliver(seen(mine))
     again = data(1, writer="w#1", seq=3)
     assert messages(effects) == [append(again, 0, m.stream, mine) for m in mine.last.members()]
 
@@ -373,7 +373,7 @@ def test_w5_appends_that_wait_are_judged_each_by_itself() -> None:
     assert messages(effects) == [EndOpenSegment(LOG, 1, owner=ME)]  # the fourth came later: it takes it from y
 
 
-def test_w5_a_takeover_is_not_used_up_by_a_log_that_is_nobodys() -> None:
+def test_w5_a_log_without_an_owner_does_not_use_up_a_takeover() -> None:
     writer, _ = refreshed(NEW, takeover=True)
     effects = writer.on_message(APPLICATION, seen(ended(NEW, 1, OTHER)))
     assert messages(effects) == [EndOpenSegment(LOG, 1, owner=ME)]
@@ -398,8 +398,8 @@ def test_r8_a_takeover_that_could_not_be_done_now_is_tried_again() -> None:
 
 def test_a_writer_without_a_projection_reads_it_first() -> None:
     client = Client(None)
-    assert messages(client.tell(ONE)) == [Refresh(LOG)]
-    assert messages(client.tell(seen(MINE))) == [append(FIRST, 0, stream) for stream in STREAMS]
+    assert messages(client.deliver(ONE)) == [Refresh(LOG)]
+    assert messages(client.deliver(seen(MINE))) == [append(FIRST, 0, stream) for stream in STREAMS]
     unknown = Client(None)
-    unknown.tell(ONE)
-    assert results(unknown.tell(seen(None))) == [(1, append_refused(NO_SUCH_LOG))]
+    unknown.deliver(ONE)
+    assert results(unknown.deliver(seen(None))) == [(1, append_refused(NO_SUCH_LOG))]

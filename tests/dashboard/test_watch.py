@@ -157,7 +157,7 @@ def test_w2_a_page_that_does_not_keep_up_is_cut_off() -> None:
     asyncio.run(run())
 
 
-def test_w3_a_cluster_that_is_away_makes_no_store_old(store: FilledStore) -> None:
+def test_w3_an_unreachable_cluster_delays_no_store(store: FilledStore) -> None:
     async def test(watch: ClusterWatch) -> None:
         page = watch.open_page()
         seen: dict[str, Any] = {}

@@ -25,7 +25,7 @@ from trunkline.core.planner import Planner
 from trunkline.core.planner_tracks import PlannerConfig
 from trunkline.delivery.control.contract import Status
 from trunkline.delivery.control.store import ControlStore
-from trunkline.delivery.deliverer.leases import LeaseKeeper
+from trunkline.delivery.deliverer.leases import DelivererLeases
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.views import DestinationView
 from trunkline.delivery.job.results import JobReport
@@ -59,7 +59,7 @@ class Rig:
         self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.broken: list[TrunklineError] = []
         store.configurations.configure(PIPELINE, "digest", dict.fromkeys(names, "digest"))
-        self.leases = LeaseKeeper(
+        self.leases = DelivererLeases(
             store,
             PIPELINE,
             "one",

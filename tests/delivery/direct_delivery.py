@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import Member, Outcome
+from trunkline.core.delivery_messages import JobMember, Outcome
 from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
@@ -80,13 +80,17 @@ def lake_source(lake: Lake) -> DuckLakeSource:
     return DuckLakeSource(lake.address)
 
 
-def _member(target: TaskDestination) -> Member:
+def _member(target: TaskDestination) -> JobMember:
     destination = open_destination(target.address)
     try:
         standing = destination.standing()
     finally:
         destination.close()
-    return Member(target.name, 0, 1) if standing is None else Member(target.name, standing.position, 1, standing.mark)
+    return (
+        JobMember(target.name, 0, 1)
+        if standing is None
+        else JobMember(target.name, standing.position, 1, standing.mark)
+    )
 
 
 def _all_well(report: JobReport) -> None:

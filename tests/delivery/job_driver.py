@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import FlushGroup, Member, Outcome, SeedGroup
+from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup
 from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.delivery.job.results import JobReport
 from trunkline.delivery.job.runner import JobRunner
@@ -76,7 +76,7 @@ def carry_out(runner: JobRunner, step: FlushGroup | SeedGroup) -> tuple[JobRepor
             return report, tries
         standing = {each.destination: each for each in runner.standings(names(step)).results}
         found = [(each, standing[each.destination]) for each in step.members]
-        stand = [Member(each.destination, at.position, each.token, at.mark) for each, at in found]
+        stand = [JobMember(each.destination, at.position, each.token, at.mark) for each, at in found]
         step = replace(step, members=tuple(stand))
     raise AssertionError(report.error)
 

@@ -20,7 +20,7 @@ from delivery.hostile_entries import use_event as use_event_between
 from trunkline.client.bodies import checksum, encode
 from trunkline.client.dedupe import Repeats, row_headers
 from trunkline.client.entries import Batch
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.dashboard.payloads import shown
 from trunkline.delivery.changes.captured import COLUMNS_KEY, change_rows, decoded, encoded, truncation
 from trunkline.delivery.changes.columns import ARROW_TYPES, Column, Columns, arrow_schema
@@ -154,7 +154,7 @@ def bodies() -> Iterator[tuple[str, bytes]]:
 def use_body(body: bytes) -> None:
     """As readers do; the count comes from the writer, so it may be the one in the body."""
     count = int.from_bytes(body[4:8], "little")
-    frame = Frame(17, count if 0 < count < 100_000 else 15, Kind.DATA, "writer#1", 1, checksum(body))
+    frame = Frame(17, count if 0 < count < 100_000 else 15, FrameKind.DATA, "writer#1", 1, checksum(body))
     batch = Batch(frame, body, 18, 2**40, "orders")
     assert _refused(lambda: batch.arrow_payloads().to_pylist()) == _refused(batch.payloads)
     entries = list(batch)

@@ -20,7 +20,7 @@ from contract.ducklake_destination import LakeKind, LakeTable
 from contract.postgres_destination import PostgresKind, PostgresTable
 from delivery.pipe_sources import SourceTable
 from postgres_server import PostgresServer
-from trunkline.core.delivery_messages import FlushGroup, Member, Outcome, SeedGroup, SeedMode
+from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup, SeedMode
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.delivery.config.addresses import Address, DeltaAddress
 from trunkline.delivery.job.results import JobReport, ReadPath
@@ -158,8 +158,8 @@ class Pipe(Generic[SourceT]):
     def of(self, path: ReadPath) -> tuple[str, ...]:
         return tuple(name for name, site in self.sites.items() if site.path == path)
 
-    def members(self, names: Iterable[str], token: int = 1) -> tuple[Member, ...]:
-        return tuple(Member(name, self.positions[name], token, self.marks[name]) for name in names)
+    def members(self, names: Iterable[str], token: int = 1) -> tuple[JobMember, ...]:
+        return tuple(JobMember(name, self.positions[name], token, self.marks[name]) for name in names)
 
     def _learn(self, report: JobReport) -> None:
         for result in report.results:

@@ -8,7 +8,7 @@ from delivery.job_driver import Jobs, started
 from delivery.pipe import make_sites
 from delivery.pipe_sources import LakeSource, opened_lake
 from postgres_server import PostgresServer
-from trunkline.core.delivery_messages import FlushGroup, Member, SeedGroup, SeedMode
+from trunkline.core.delivery_messages import FlushGroup, JobMember, SeedGroup, SeedMode
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.job.work import TaskPipeline
 
@@ -39,7 +39,8 @@ def test_a_window_of_five_million_changes_with_most_of_them_in_one_tenant_comple
     work = TaskPipeline(source.source, ("id",), "tenant", tuple(site.target for site in sites))
     seeded = source.source.lineage([after]).marks[after]
     members = [
-        tuple(Member(site.name, position, 1, mark) for site in sites) for position, mark in ((0, ""), (after, seeded))
+        tuple(JobMember(site.name, position, 1, mark) for site in sites)
+        for position, mark in ((0, ""), (after, seeded))
     ]
     jobs = Jobs(
         "local[2]",

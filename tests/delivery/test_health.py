@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from observing.series import series
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 from trunkline.delivery.control.contract import UnroutedCounts
 from trunkline.delivery.deliverer.health import STALLED_MS, health, observed_deliverer, readiness
 from trunkline.delivery.deliverer.metrics import (
@@ -203,7 +203,9 @@ def test_gauges_show_the_view(shown: Shown) -> None:
     assert samples["leases_held", ()] == 2
     assert samples["halted_destinations", ()] == 1
     assert (samples["lag_versions_max", ()], samples["lag_seconds_max", ()]) == (3, 1.5)
-    assert [samples["destinations", (stage.value,)] for stage in (Stage.READY, Stage.HALTED, Stage.PAUSED)] == [1, 1, 0]
+    assert [
+        samples["destinations", (stage.value,)] for stage in (TrackStage.READY, TrackStage.HALTED, TrackStage.PAUSED)
+    ] == [1, 1, 0]
     assert (samples["seeding_ratio", ()], samples["turned_seconds", ()]) == (0.25, 0.3)
     assert samples["jobs", ("flush",)] == 1
 

@@ -18,7 +18,7 @@ from delivery.job_driver import Jobs, Line, started
 from delivery.pipe import Site, make_sites
 from delivery.pipe_sources import LakeSource
 from postgres_server import PostgresServer
-from trunkline.core.delivery_messages import FlushGroup, Member, SeedGroup, SeedMode
+from trunkline.core.delivery_messages import FlushGroup, JobMember, SeedGroup, SeedMode
 from trunkline.delivery.destinations.postgres_table import POSITIONS
 from trunkline.delivery.job.work import TaskPipeline
 
@@ -51,9 +51,9 @@ def test_a_killed_executor_costs_nothing_and_doubles_nothing(postgres: PostgresS
     ]
     in_turns = (appended, others[0], locked, others[1])  # they are dealt out to two tasks
 
-    def members(position: int) -> tuple[Member, ...]:
+    def members(position: int) -> tuple[JobMember, ...]:
         mark = source.source.lineage([position]).marks[position] if position else ""
-        return tuple(Member(site.name, position, 1, mark) for site in in_turns)
+        return tuple(JobMember(site.name, position, 1, mark) for site in in_turns)
 
     jobs = Jobs(
         MASTER,

@@ -1,4 +1,4 @@
-"""What a deliverer reports to the control store, and shows of itself to whoever asks."""
+"""What a deliverer reports to the control store, and shows of itself."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_pause_shows_although_no_event_announces_it(rig: Make) -> None:
 
 def test_a_broken_destination_shows_its_error_failures_and_breaker(rig: Make) -> None:
     one = started(rig, ["a", "b"])
-    broken = Result("a", Outcome.TRANSIENT, error="a: the server is away; start it")
+    broken = Result("a", Outcome.TRANSIENT, error="a: the server is unreachable; start it")
     one.tell(SourceAt(11))
     one.work({"a": broken})
     one.tick()
@@ -229,7 +229,7 @@ def test_a_broken_destination_shows_its_error_failures_and_breaker(rig: Make) ->
         one.work({"a": broken})
     one.tick()
     assert (one.seen("a").failures, one.seen("a").breaker) == (5, True)
-    assert one.seen("a").error == "a: the server is away; start it"
+    assert one.seen("a").error == "a: the server is unreachable; start it"
     assert one.seen("b").error == ""
 
 
@@ -280,9 +280,9 @@ def test_what_happens_is_counted_for_prometheus(rig: Make) -> None:
             "b": Result("b", Outcome.PERMANENT, error="b: mend it"),
         }
     )
-    one.observer.source_error("the lake is away")
+    one.observer.source_error("the lake is unreachable")
     one.observer.source_error("")
-    one.observer.store_error("the store is away")
+    one.observer.store_error("the store is unreachable")
     one.observer.unrouted(11, UnroutedCounts({"x": 5}))
     one.tick()
     found = {}

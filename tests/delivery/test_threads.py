@@ -120,14 +120,14 @@ def test_d4_a_thread_that_fails_stops_the_deliverer_and_readyz_reports_it(
 
 
 def test_a_poll_of_the_source_that_does_not_end_is_reported(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    stuck, told = threading.Event(), threading.Event()
+    stuck, reported = threading.Event(), threading.Event()
     monkeypatch.setattr("trunkline.delivery.deliverer.host.POLL_S_MAX", 0.0)
     source_error, began = parts.observer.source_error, parts.observer.began
 
     def listening(text: str) -> None:
         source_error(text)
         if "takes longer than" in text:
-            told.set()
+            reported.set()
 
     def plant(*arguments: Any) -> None:
         began(*arguments)
@@ -137,7 +137,7 @@ def test_a_poll_of_the_source_that_does_not_end_is_reported(parts: Parts, monkey
     monkeypatch.setattr(parts.observer, "began", plant)
     thread = threading.Thread(target=parts.deliverer.run, daemon=True)
     thread.start()
-    assert told.wait(WAIT_S)
+    assert reported.wait(WAIT_S)
     assert "the source cannot be reached" in " ".join(readiness(parts.observer.snapshot()).why)
     stuck.set()
     parts.deliverer.stop(drain=False)
@@ -145,18 +145,18 @@ def test_a_poll_of_the_source_that_does_not_end_is_reported(parts: Parts, monkey
     assert not thread.is_alive()
 
 
-def test_t2_what_died_before_somebody_asked_is_told_at_once() -> None:
+def test_t2_a_thread_that_failed_earlier_is_reported_at_once() -> None:
     threads = Threads()
     threads.start("early", broken).join(WAIT_S)
-    told: list[str] = []
-    threads.when_one_dies(told.append)
+    reported: list[str] = []
+    threads.when_one_dies(reported.append)
     threads.run("late", broken)
 
     def leave() -> None:
         raise SystemExit  # which Python would pass over in a thread
 
     threads.start("leaving", leave).join(WAIT_S)
-    assert [text.split()[2] for text in told] == ["early", "late", "leaving"]
-    assert threads.died == tuple(told)
+    assert [text.split()[2] for text in reported] == ["early", "late", "leaving"]
+    assert threads.died == tuple(reported)
     threads.start("well", lambda: None).join(WAIT_S)
     assert len(threads.died) == 3

@@ -12,12 +12,19 @@ import pytest
 from net.wiring import FRAME, STORED
 from trunkline.core import calls, messages
 from trunkline.core.effects import Message
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import Digested
 from trunkline.net import admin
 from trunkline.net.limits import Limits
-from trunkline.net.packets import BadRequest, Envelope, ProtocolViolation, decode_message, encode, encode_message
-from trunkline.net.packets import Kind as PacketKind
+from trunkline.net.packets import (
+    BadRequest,
+    Envelope,
+    PacketKind,
+    ProtocolViolation,
+    decode_message,
+    encode,
+    encode_message,
+)
 from trunkline.net.wire import WireMessage
 
 STAYS_INSIDE = {
@@ -52,7 +59,7 @@ def test_a_packet_without_a_head_is_a_header_alone() -> None:
 
 
 def test_a_digest_of_4096_frames_fits_a_head() -> None:
-    frame = Frame(2**62, 2**31, Kind.DATA, "w" * 64, 2**62, 2**32 - 1)
+    frame = Frame(2**62, 2**31, FrameKind.DATA, "w" * 64, 2**62, 2**32 - 1)
     packet = encode_message("storage", 2**62, (), Digested("s" * 64, 2**62, 2**62, (frame,) * 4096))
     assert len(packet) < Limits().head_bytes_max
 

@@ -8,12 +8,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import ReadFrames, Stored
 from trunkline.net.connection import Connection
 from trunkline.net.dial import dial
-from trunkline.net.packets import MAGIC, VERSION_MAX, VERSION_MIN, Envelope, Hello, Refusal, decode_refusal, encode
-from trunkline.net.packets import Kind as PacketKind
+from trunkline.net.packets import (
+    MAGIC,
+    VERSION_MAX,
+    VERSION_MIN,
+    Envelope,
+    Hello,
+    PacketKind,
+    Refusal,
+    decode_refusal,
+    encode,
+)
 from trunkline.net.parser import Packet, PacketParser
 from trunkline.net.server import Server
 
@@ -22,7 +31,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 Received = tuple[Connection, Envelope, tuple[memoryview, ...]]
 
 PATIENCE_S = 20  # only a test that fails waits so long
-FRAME = Frame(7, 3, Kind.DATA, "w1", 5, 4_000_000_000)
+FRAME = Frame(7, 3, FrameKind.DATA, "w1", 5, 4_000_000_000)
 STORED = Stored("stream", FRAME)
 
 
@@ -37,7 +46,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def frames(count: int) -> ReadFrames:
-    return ReadFrames("stream", 7, tuple(Frame(7 + at, 1, Kind.DATA, "w1", at, at) for at in range(count)))
+    return ReadFrames("stream", 7, tuple(Frame(7 + at, 1, FrameKind.DATA, "w1", at, at) for at in range(count)))
 
 
 class Inbox:

@@ -19,8 +19,8 @@ def test_a_line_of_the_log_is_one_json_object_whatever_is_in_it() -> None:
     record.fields = {"address": "127.0.0.1:1", "level": "hidden"}
     line = formatter.format(record)
     assert "\n" not in line
-    told = json.loads(line)
-    assert {key: told[key] for key in ("level", "logger", "message", "process", "name", "address")} == {
+    found = json.loads(line)
+    assert {key: found[key] for key in ("level", "logger", "message", "process", "name", "address")} == {
         "level": "warning",
         "logger": "trunkline.node",
         "message": "peer \udcff\n",
@@ -28,5 +28,5 @@ def test_a_line_of_the_log_is_one_json_object_whatever_is_in_it() -> None:
         "name": "n1",
         "address": "127.0.0.1:1",
     }
-    assert told["ts"].endswith("Z")
-    assert "ValueError: two" in told["exception"]
+    assert found["ts"].endswith("Z")
+    assert "ValueError: two" in found["exception"]

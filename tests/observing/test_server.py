@@ -82,12 +82,12 @@ def test_each_page_has_its_answer_and_other_paths_name_them() -> None:
             assert server.address.startswith("127.0.0.1:")
             assert await ask(server, "/metrics") == (200, "text/plain; version=0.0.4; charset=utf-8", PAGE)
             status, kind, body = await ask(server, "/healthz")
-            told = {"alive": True, "process": "node", "name": "n1"}
-            assert (status, kind, json.loads(body)) == (200, "application/json", told)
+            expected = {"alive": True, "process": "node", "name": "n1"}
+            assert (status, kind, json.loads(body)) == (200, "application/json", expected)
             assert await ask(server, "/more") == (200, "application/json", b"[1]")
             status, _, body = await ask(server, "/readyz")
-            told = {"ready": False, "why": ["no coordinator"], "process": "node", "name": "n1", "state": "x"}
-            assert (status, json.loads(body)) == (503, told)
+            expected = {"ready": False, "why": ["no coordinator"], "process": "node", "name": "n1", "state": "x"}
+            assert (status, json.loads(body)) == (503, expected)
             assert (await ask(server, "/"))[::2] == (404, b"there is /metrics, /healthz, /readyz, /more\n")
             assert (await ask(server, "/metrics", "POST"))[0] == 405
             assert (await ask(server, "/metrics", "HEAD"))[::2] == (200, b"")
@@ -115,8 +115,8 @@ def test_a_process_that_needs_a_restart_is_not_alive() -> None:
     async def scene() -> None:
         async with serving(health=stalled) as server:
             status, _, body = await ask(server, "/healthz")
-            told = {"alive": False, "process": "node", "name": "n1", "state": "running"}
-            assert (status, json.loads(body)) == (503, told)
+            expected = {"alive": False, "process": "node", "name": "n1", "state": "running"}
+            assert (status, json.loads(body)) == (503, expected)
 
     run(scene)
 
@@ -192,9 +192,9 @@ def test_an_address_of_another_machine_is_one_clear_message(listen: str) -> None
         ObservingThread(listen, process).__enter__()
 
 
-def test_t2_a_thread_that_no_longer_observes_is_told() -> None:
-    threads, told = Threads(), threading.Event()
-    threads.when_one_dies(lambda _: told.set())
+def test_t2_a_thread_that_fails_is_reported() -> None:
+    threads, reported = Threads(), threading.Event()
+    threads.when_one_dies(lambda _: reported.set())
 
     def leave() -> None:
         raise SystemExit
@@ -202,7 +202,7 @@ def test_t2_a_thread_that_no_longer_observes_is_told() -> None:
     with ObservingThread("0", ObservedProcess("capture", "orders", TABLE, one, well), threads=threads) as observing:
         assert observing._loop is not None
         observing._loop.call_soon_threadsafe(leave)
-        assert told.wait(20)
+        assert reported.wait(20)
     assert threads.died[0].startswith("the thread observing died")
 
 

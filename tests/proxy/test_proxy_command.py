@@ -30,7 +30,7 @@ def test_without_a_cluster_the_proxy_stops_with_an_error() -> None:
     ("options", "why"),
     [
         (["--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
-        (["--listen", "127.0.0.1:x"], "no port"),
+        (["--listen", "127.0.0.1:x"], "is not a valid port"),
         (["--allow-host", "logs.example:443"], "is not a host name"),
         (["--allow-origin", "*"], "--allow-origin *: write one origin as a browser sends it"),
         (["--allow-origin", "https://shop.example/"], "write one origin as a browser sends it"),

@@ -139,7 +139,7 @@ def test_a_stream_of_a_log_that_is_deleted_ends_with_a_problem(proxy: Proxy, log
     assert (event.kind, event.data["type"]) == ("problem", "urn:trunkline:problem:no-such-log")
 
 
-def test_streams_and_waiting_pages_end_in_order_when_the_proxy_stops(
+def test_streams_and_waiting_pages_end_when_the_proxy_shuts_down(
     cluster: RunningCluster, directory: Path, log: str
 ) -> None:
     with running(cluster.connect, directory) as stopping:

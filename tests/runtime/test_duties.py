@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from metadata.projections import creation, first_of, node, trim
 from trunkline.client.cluster import connect
-from trunkline.core.effects import Effects
+from trunkline.core.effects import Effects, Event
+from trunkline.core.events import DutiesOver
 from trunkline.core.messages import NodeState, Register, Swap
 from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
 from trunkline.core.status import ClusterStatus
@@ -24,8 +25,9 @@ from trunkline.runtime.coordinator import (
     CoordinatorServerConfig,
 )
 from trunkline.runtime.duties import TURNS_MAX, LogDuties
-from trunkline.runtime.duty_runner import RETRY_S
+from trunkline.runtime.duty_runner import RETRY_S, DutyRunner
 from trunkline.runtime.node import NodeConfig, check_advertised, run_node
+from trunkline.runtime.process import Step
 
 PATIENCE_S = 20.0
 TICK_MS = 10
@@ -96,7 +98,7 @@ def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
             begun: dict[str, int] = {}
-            look = LogDuties._look
+            look = LogDuties._check
 
             def counted(self: LogDuties) -> None:
                 begun[self.log] = len(server._duties._turns._running)
@@ -104,7 +106,7 @@ def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
 
             names = [f"log{n:03}" for n in range(3 * TURNS_MAX)]
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(LogDuties, "_look", counted)
+                patch.setattr(LogDuties, "_check", counted)
                 await make(server, *names)
                 await until(lambda: set(begun) == set(names))
             assert max(begun.values()) <= TURNS_MAX
@@ -115,13 +117,13 @@ def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
 def counted_looks(duties: LogDuties) -> list[None]:
     """Grows with each check of a log from now on."""
     looks: list[None] = []
-    look = duties._coordinator._look
+    look = duties._coordinator._check
 
     def counted() -> Effects:
         looks.append(None)
         return look()
 
-    duties._coordinator._look = counted  # type: ignore[method-assign]
+    duties._coordinator._check = counted  # type: ignore[method-assign]
     return looks
 
 
@@ -178,6 +180,33 @@ def test_l5_a_log_is_blocked_as_long_as_checks_find_it_blocked(tmp_path: Path) -
             await until(lambda: not duties.blocked)
             assert [log.blocked for log in (await server._status()).logs] == [False]
 
+    asyncio.run(scenario())
+
+
+def test_l3_duties_that_are_woken_in_their_last_step_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced = LogDuties.announced
+
+    def woken(self: LogDuties, role: str, event: Event, step: Step) -> None:
+        announced(self, role, event, step)
+        if isinstance(event, DutiesOver):
+            self.wake()
+
+    ended: list[str] = []
+    finished = DutyRunner._finished
+
+    def counted(self: DutyRunner, name: str) -> None:
+        ended.append(name)
+        finished(self, name)
+
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await make(server, "old")
+            await delete(server, "old")
+            await until(lambda: "old" not in server._duties.logs)
+            assert ended == ["old"]
+
+    monkeypatch.setattr(LogDuties, "announced", woken)
+    monkeypatch.setattr(DutyRunner, "_finished", counted)
     asyncio.run(scenario())
 
 
@@ -270,7 +299,7 @@ def test_a_client_learns_the_cluster_without_a_status(tmp_path: Path) -> None:
         async with coordinating(tmp_path) as server:
 
             async def too_much(*, logs: bool = True) -> ClusterStatus:
-                raise AssertionError("nobody asked for the status")
+                raise AssertionError("no client requested the status")
 
             server._status = too_much  # type: ignore[method-assign]
             async with connect(server.address) as cluster:

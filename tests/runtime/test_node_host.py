@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from net.wiring import Inbox, dialled, serving, until, within
 from trunkline.core.effects import Message
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import (
     Append,
     Descriptor,
@@ -34,8 +34,8 @@ from trunkline.core.messages import (
     Release,
     Seal,
     Stored,
+    StreamTarget,
     Subscribe,
-    Target,
     Trim,
     Write,
     Written,
@@ -57,7 +57,7 @@ from trunkline.storage import Engine, StorageOptions, format_directory
 from trunkline.storage.files import Buffer, Files, RealFiles
 
 INCARNATION = 7  # in requests that no role sees; ``Bench`` has the real one
-T = Target("c1", "log", 0, 1, "1.0.0", INCARNATION)
+T = StreamTarget("c1", "log", 0, 1, "1.0.0", INCARNATION)
 OWNER = Owner("node-1", 1)
 D = Descriptor(T, 1, Policy.CHAIN, 1024, (Member("node-1", INCARNATION, "1.0.0"),), OWNER)
 SEGMENT = Segment(0, 1, 1, None, False, Policy.CHAIN, 1024, (D.members,), OWNER)
@@ -84,7 +84,7 @@ class Bench:
         self.host.received(connection, envelope, attachments)
 
     def write(self, at: int, body: bytes) -> Write:
-        return Write(self.target, Frame(at, 1, Kind.DATA, "w", at, crc32c.crc32c(body)))
+        return Write(self.target, Frame(at, 1, FrameKind.DATA, "w", at, crc32c.crc32c(body)))
 
 
 @asynccontextmanager
@@ -146,13 +146,13 @@ BAD_REQUESTS: dict[str, Message] = {
     "a stream without members": Open(replace(D, members=())),
     "a stripe of nothing": Open(replace(D, stripe_unit=0)),
     "a tombstone of no stream": Drop(replace(T, stream="\x00/../")),
-    "a batch without bytes": Write(T, Frame(4, 1, Kind.DATA, "w", 1, 0)),
-    "an append with a huge lac": Append(T, OWNER, Frame(1, 1, Kind.DATA, "w", 1, crc32c.crc32c(b"x")), 2**64 - 1),
+    "a batch without bytes": Write(T, Frame(4, 1, FrameKind.DATA, "w", 1, 0)),
+    "an append with a huge lac": Append(T, OWNER, Frame(1, 1, FrameKind.DATA, "w", 1, crc32c.crc32c(b"x")), 2**64 - 1),
     "grants of nothing": Next("log", SEGMENT, "w", 1, 0),
     "grants of everything": Next("log", SEGMENT, "w", 1, 2**64 - 1),
     "grants of a little too much": Next("log", SEGMENT, "w", 1, COUNT_MAX),
     "grants over stripes of nothing": Next("log", replace(SEGMENT, stripe_unit=0, groups=(D.members,) * 2), "w", 1, 1),
-    "grants to nobody": Next("log", replace(SEGMENT, groups=((), ())), "w", 1, 1),
+    "grants without members": Next("log", replace(SEGMENT, groups=((), ())), "w", 1, 1),
     "grants from a huge base": Next("log", replace(SEGMENT, base=2**64 - 1), "w", 1, 1),
     "grants to a long writer": Next("log", SEGMENT, "w" * 256, 1, 1),
     "a peek without groups": Peek("log", replace(SEGMENT, groups=())),
@@ -203,7 +203,7 @@ def test_o1_whatever_is_within_bounds_is_answered(tmp_path: Path) -> None:
 
 
 def test_the_longest_answer_to_a_digest_or_a_fetch_fits_into_a_packet() -> None:
-    frame = Frame(POSITION_MAX, COUNT_MAX - 1, Kind.DATA, "w" * 255, 2**63 - 1, 2**32 - 1)
+    frame = Frame(POSITION_MAX, COUNT_MAX - 1, FrameKind.DATA, "w" * 255, 2**63 - 1, 2**32 - 1)
     limits = Limits()
     fetched = Fetched("1.0.0", 1, 1 + SPAN_MAX, (frame,) * SPAN_MAX)
     assert len(encode_message("storage", 2**63, (2**18,) * SPAN_MAX, fetched)) < limits.head_bytes_max

@@ -14,7 +14,7 @@ from net.wiring import dialled, until
 from runtime import test_node_host as node
 from trunkline.core.effects import Address, Effects, Message
 from trunkline.core.messages import Open, Opened, Read, ReadFrames, Reason, Rejected, Space, Stored
-from trunkline.core.siblings import SpaceTold
+from trunkline.core.siblings import SpaceReported
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.runtime import node_host
@@ -153,13 +153,13 @@ def test_the_registry_learns_of_less_room_and_of_a_refused_copy(tmp_path: Path) 
             lease = Telling()
             bench.host.process.add("lease", lease)
             bench.host.tick()
-            assert lease.messages == [SpaceTold(Space.ROOMY)]
+            assert lease.messages == [SpaceReported(Space.ROOMY)]
             bench.host._copy_refused = asyncio.get_running_loop().time()
             assert bench.host.reported_space() is Space.TIGHT  # an earlier status does not suppress the report
             bench.host.tick()
-            assert lease.messages[1:] == [SpaceTold(Space.TIGHT)]
+            assert lease.messages[1:] == [SpaceReported(Space.TIGHT)]
             bench.host._copy_refused -= node_host.COPY_REST_S
             bench.host.tick()
-            assert lease.messages[2:] == [SpaceTold(Space.ROOMY)]
+            assert lease.messages[2:] == [SpaceReported(Space.ROOMY)]
 
     node.run(scene)

@@ -16,7 +16,7 @@ from trunkline.spark.columns import DDL
 from trunkline.spark.options import BATCH, SINK, STREAM, TIMEOUT_S, batch_options, stream_options, write_options
 
 KNOWN = ", ".join(dict.fromkeys((*BATCH, *STREAM, *SINK)))
-LINES_MOST = 2  # the second one is Spark's " SQLSTATE: 38000"
+LINES_MAX = 2  # the second one is Spark's " SQLSTATE: 38000"
 PLACE = {"connect": "127.0.0.1:7400", "log": "orders"}
 
 
@@ -118,7 +118,7 @@ def test_spark_shows_in_one_line_what_is_wrong(
         ends(log, dict(options))
     shown = str(refused.value).partition("=== Streaming Query ===")[0].strip().splitlines()
     assert shown[0].endswith(message), str(refused.value)
-    assert len(shown) <= LINES_MOST, str(refused.value)
+    assert len(shown) <= LINES_MAX, str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from storage.recording_files import RecordingFiles
 from storage.workloads import LOG, ROOT, SMALL, Desk, Expected, Put, faults, formatted
-from trunkline.core.entries import Kind
+from trunkline.core.entries import FrameKind
 from trunkline.core.streams import (
     FrameWritten,
     JunkWritten,
@@ -155,4 +155,7 @@ def test_lives_have_some_of_everything() -> None:
         StreamTrimming,
         StreamDropping,
     }
-    assert {record.frame.kind for record in records if isinstance(record, FrameWritten)} == {Kind.DATA, Kind.JUNK}
+    assert {record.frame.kind for record in records if isinstance(record, FrameWritten)} == {
+        FrameKind.DATA,
+        FrameKind.JUNK,
+    }

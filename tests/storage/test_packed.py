@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.core.entries import Frame, Frames, Kind, junk
+from trunkline.core.entries import Frame, FrameKind, Frames, junk
 from trunkline.storage import PackedFrames
 
 FRAMES = st.builds(
     Frame,
     first=st.integers(1, 1 << 61),
     count=st.integers(1, (1 << 32) - 1),
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(FrameKind),
     writer=st.text(max_size=5),
     seq=st.integers(0, (1 << 63) - 1),
     checksum=st.integers(0, (1 << 32) - 1),
@@ -63,7 +63,7 @@ def frames_of(gaps: list[tuple[int, int]]) -> list[Frame]:
     made, first = [], 1
     for gap, count in gaps:
         first += gap
-        made.append(Frame(first, count, Kind.DATA, f"w{first % 3}", first, first))
+        made.append(Frame(first, count, FrameKind.DATA, f"w{first % 3}", first, first))
         first += count
     return made
 

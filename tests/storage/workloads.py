@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from storage.recording_files import RecordingFiles
 from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, Kind, junk
-from trunkline.core.messages import Descriptor, Target
+from trunkline.core.entries import Frame, FrameKind, junk
+from trunkline.core.messages import Descriptor, StreamTarget
 from trunkline.core.projection import Member, Owner, Policy
 from trunkline.core.streams import (
     FrameWritten,
@@ -49,7 +49,7 @@ def key_of(stream: str) -> Key:
 
 
 def descriptor(stream: str, base: int = 1) -> Descriptor:
-    target = Target("cluster", LOG, 0, 1, stream, 7)
+    target = StreamTarget("cluster", LOG, 0, 1, stream, 7)
     return Descriptor(target, base, Policy.CHAIN, 1 << 20, (Member("n1", 7, stream),), Owner("n1", 1))
 
 
@@ -59,7 +59,7 @@ def body_of(first: int, size: int) -> bytes:
 
 def frame_of(first: int, count: int, size: int, writer: str = "writer-1") -> tuple[Frame, bytes]:
     body = body_of(first, size)
-    return Frame(first, count, Kind.DATA, writer, first, checksum(body)), body
+    return Frame(first, count, FrameKind.DATA, writer, first, checksum(body)), body
 
 
 class Put(NamedTuple):
@@ -243,7 +243,7 @@ def faults(engine: Engine, puts: list[Put], acknowledged: int) -> Iterator[str]:
     if not acked.dropped <= tombstones:
         yield f"forgot that {acked.dropped - tombstones} are dropped"
     if not tombstones <= tried.dropped:
-        yield f"nobody dropped {tombstones - tried.dropped}"
+        yield f"never dropped: {tombstones - tried.dropped}"
     for key in acked.opened:
         if key not in found and key not in tombstones:
             yield f"{key} is not there"
@@ -261,7 +261,7 @@ def _faults_of_stream(engine: Engine, key: Key, image: StreamImage, acked: Expec
     if key in acked.sealed and not image.sealed:
         yield "is not sealed any more"
     if image.sealed and key not in tried.sealed:
-        yield "nobody sealed it"
+        yield "it was never sealed"
     if image.end not in (acked.end.get(key), tried.end.get(key)) or (key in acked.end and image.end is None):
         yield f"ends at {image.end}"
     if not acked.trim.get(key, 0) <= image.trim <= tried.trim.get(key, 0):

@@ -248,7 +248,7 @@ def test_whatever_a_peer_sends_servers_keep_serving_others_and_do_not_grow(proce
     processes.start_cluster(nodes=2)
     status = processes.status()
     assert status is not None
-    (node,) = status.nodes
+    [node] = [each for each in status.nodes if each.name == "n1"]
     targets = {"c1": processes.coordinators[0], "n1": node.address}
     known = {"cluster": status.cluster, "incarnation": node.incarnation}
 

@@ -1,6 +1,6 @@
 """Reads recordings of running processes: many files, merged into one order.
 
-The format and its guarantees are in ``core/trace.py``; this module merges the files:
+The format and its guarantees are in ``core/recording.py``; this module merges the files:
 
  1. Events of all files are merged by ``at``. An effect is carried out after the lines of its causes are written (T2),
     so on one machine no event precedes its cause.
@@ -24,7 +24,7 @@ from trunkline.check.scenario import ObservedEvent
 from trunkline.core.effects import Event
 from trunkline.core.events import ProcessEnded, Projected
 from trunkline.core.projection import Projection
-from trunkline.core.trace import FORMAT, VERSION
+from trunkline.core.recording import FORMAT, VERSION
 
 PROJECTED = b'"event":{"type":"Projected"'
 

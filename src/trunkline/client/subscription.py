@@ -18,8 +18,9 @@ from trunkline.client.failures import request_failure
 from trunkline.client.session import Session
 from trunkline.core.calls import SubscribeRequested
 from trunkline.core.effects import Event
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import EntriesRead, PositionsSkipped, RequestRefused
+from trunkline.core.messages import Reason
 from trunkline.core.projection import Projection
 from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.errors import (
@@ -84,13 +85,13 @@ class Subscription(AsyncIterator[Batch]):
         match event:
             case EntriesRead(_, position, frame):
                 self._from_oldest = False
-                if frame.kind is Kind.JUNK:
+                if frame.kind is FrameKind.JUNK:
                     self.holes += 1
                     return
                 body = self._session.received_body(frame, step)
                 assert body is not None, f"the body of {frame} is missing"
                 self._push(self._batch(frame, body, position), len(body))
-            case PositionsSkipped(_, first, end, why) if why == "trimmed":
+            case PositionsSkipped(_, first, end, Reason.TRIMMED):
                 if not self._from_oldest:
                     self._push(Trimmed(end - 1), 0)
             case PositionsSkipped(_, first, end, _):

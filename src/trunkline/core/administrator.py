@@ -1,21 +1,21 @@
-"""The administrator: creates a log, trims it, seals it, opens it again and deletes it.
+"""The administrator: creates, trims, seals, reopens and deletes a log.
 
 States
     idle --create--> viewing --no such log--> choosing --placement--> changing --accepted--> idle
     idle --trim--> settling --everything up to the point read or filled--> viewing --> changing --> idle
     idle --seal--> ending --> idle
     idle --delete--> ending --closed--> changing --> idle
-    ending --could not be done now--> waiting --after a while--> viewing --> ending
+    ending --not possible now--> waiting --after a while--> viewing --> ending
 
 Rules
- B1  Creating again with the same settings is a no-op; with others it is refused. Two at once: one wins.
- B2  A trim point is below the tail and settled: everything up to it has been read or filled first. It never cuts a
-     batch: it is lowered to the last entry before one that it would cut.
+ B1  Creating again with the same settings is a no-op; with others it is refused. Of two at once one wins.
+ B2  A trim point is below the tail and settled: everything up to it was read or filled first. It never cuts a batch: it
+     is lowered to the last entry before a batch that it would cut.
  B3  A trim is a swap on the projection; nodes follow later.
- B4  A sealed log stays read-only until an operator opens it again.
- B5  A log is closed before it is deleted; then nothing can be done with it any more, and its name is never used again.
- B6  An ending that cannot be done now is tried again, each time after a longer wait: busy nodes answer late. Only after
-     the last try it is refused.
+ B4  A sealed log stays read-only until an operator reopens it.
+ B5  A log is closed before it is deleted; then every operation on it is refused, and its name is never used again.
+ B6  An ending that is not possible now is retried, each time after a longer wait: busy nodes answer late. It is refused
+     only after the last attempt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from msgspec import Struct
 from trunkline.core.calls import CreateLog, DeleteRequested, SealRequested, SubscribeRequested, TrimRequested
 from trunkline.core.effects import SELF, Address, Announce, Choose, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.events import (
-    Cause,
     Created,
     CreateRefused,
     Deleted,
@@ -36,16 +35,14 @@ from trunkline.core.events import (
     SegmentEnded,
     Trimmed,
 )
-from trunkline.core.messages import (
-    NodeInfo,
-)
+from trunkline.core.messages import NodeInfo, Reason
 from trunkline.core.placement import openings
 from trunkline.core.projection import DeleteLog, Opening, Owner, Projection, RaiseTrim, Settings, apply, create
 from trunkline.core.reader import ReadThrough
 from trunkline.core.refusals import NO_SUCH_LOG, other_settings
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
-NOBODY = Owner("", 0)  # owns a broadcast log until its first writer takes it
+NOBODY = Owner("", 0)  # owns a broadcast log until its first writer
 
 
 class AdministratorState(enum.Enum):
@@ -61,8 +58,8 @@ class AdministratorState(enum.Enum):
 class AdministratorConfig(Struct, frozen=True):
     cluster: str
     log: str
-    tries: int = 8  # too small: refused by busy nodes; too big: what cannot be done is refused late (here: 10 s)
-    retry_ms: int = 200  # before the second try; longer by this before each further one
+    tries: int = 8  # too small: refused while nodes are busy; too big: refused late (here: 10 s)
+    retry_ms: int = 200  # before the second attempt; grows by this before each later one
 
 
 Task = CreateLog | TrimRequested | SealRequested | DeleteRequested
@@ -75,9 +72,9 @@ class Administrator:
         self.config = config
         self.state = AdministratorState.IDLE
         self.task: Task | None = None
-        self.reached = 0  # how far the log has been read for a trim
-        self.asked = -1  # the segment that is to be ended
-        self.tried = 0  # how often in vain
+        self.reached = 0  # the log was read up to here for a trim
+        self.asked = -1  # the segment to end
+        self.tried = 0  # failed attempts
         self.point: int | None = None  # of a trim, once everything up to it is settled
 
     @property
@@ -88,19 +85,19 @@ class Administrator:
         return []
 
     def on_timer(self, key: str) -> Effects:
-        return self._look()
+        return self._refresh()
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case CreateLog() | SealRequested() | TrimRequested() | DeleteRequested():
                 self.task, self.point, self.tried = message, None, 0
-                return self._look()
+                return self._refresh()
             case ReadThrough(settled, reached):
                 self.point, self.reached = settled, reached
-                return self._look()
+                return self._refresh()
             case ViewChanged(_, view, nodes):
                 return self._on_view(view, nodes)
-        raise AssertionError(f"an administrator does not take {message}")
+        raise AssertionError(f"an administrator does not accept {message}")
 
     def on_choice(self, key: str, option: object) -> Effects:
         assert isinstance(option, Opening) and isinstance(self.task, CreateLog)
@@ -108,7 +105,7 @@ class Administrator:
         first = create(self.config.cluster, self.config.log, self.task.settings, option)
         return [Send(Address(SELF, "reconfigurer"), ChangeProjection(0, first))]
 
-    def _look(self) -> Effects:
+    def _refresh(self) -> Effects:
         self.state = AdministratorState.VIEWING
         return [Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
@@ -132,7 +129,7 @@ class Administrator:
                 return self._done(Deleted(view.epoch))
             case CreateLog():
                 return self._done(CreateRefused(NEVER_AGAIN))
-        return self._done(RequestRefused(NEVER_AGAIN, Cause.NO_SUCH_LOG))
+        return self._done(RequestRefused(NEVER_AGAIN, Reason.NO_SUCH_LOG))
 
     def _on_delete_view(self, view: Projection | None) -> Effects:
         if view is None:
@@ -142,7 +139,7 @@ class Administrator:
             change = ChangeProjection(view.epoch, apply(view, DeleteLog()))
             return [Send(Address(SELF, "reconfigurer"), change)]
         if self.state is AdministratorState.ENDING and self.asked == view.last.index:
-            return self._try_again("the log cannot be closed: no intact member of a group can be reached")
+            return self._try_again("the log cannot be closed: no intact member of a group is reachable")
         self.state, self.asked = AdministratorState.ENDING, view.last.index
         job = EndOpenSegment(self.config.log, view.last.index, reopen=False)
         return [Send(Address(SELF, "reconfigurer"), job)]
@@ -169,7 +166,7 @@ class Administrator:
             read = SubscribeRequested(task.operation, task.log, view.trim + 1, until=task.point, to_tail=True)
             return [Send(Address(SELF, "reader"), read)]
         if beyond:
-            return self._done(RequestRefused(f"{task.point} is not below the tail, which is {self.reached + 1}"))
+            return self._done(RequestRefused(f"{task.point} is not below the tail, {self.reached + 1}"))
         self.state = AdministratorState.CHANGING
         change = ChangeProjection(view.epoch, apply(view, RaiseTrim(self.point)))
         return [Send(Address(SELF, "reconfigurer"), change)]
@@ -181,8 +178,8 @@ class Administrator:
             end = view.last.base if view.last.end is None else view.last.end
             return self._done(SegmentEnded(self.asked, end))
         if self.state is AdministratorState.ENDING and self.asked == view.last.index:
-            return self._try_again("no intact member of a group can be reached, or no node is left")
-        self.state, self.asked = AdministratorState.ENDING, view.last.index  # also after another process's change
+            return self._try_again("no intact member of a group is reachable, or no node is left")
+        self.state, self.asked = AdministratorState.ENDING, view.last.index  # also if another process changed it
         if view.last.is_open or not task.reopen:
             declared = task.declared_end
             job = EndOpenSegment(self.config.log, view.last.index, reopen=task.reopen, declared_end=declared)
@@ -196,7 +193,7 @@ class Administrator:
         return not view.last.is_open
 
     def _try_again(self, why: str) -> Effects:
-        """It could not be done now (R8)."""
+        """It is not possible now (R8)."""
         self.tried += 1
         if self.tried >= self.config.tries:  # B6
             return self._done(RequestRefused(f"{why}; see `trunkline status`"))

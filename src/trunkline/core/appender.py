@@ -1,29 +1,29 @@
-"""The appender: appends batches to a chain log, and settles every one of them.
+"""The appender: appends batches to a chain log, and settles each of them.
 
 States of one attempt
     viewing --projection--> asking --Granted--> writing(member 0) --Stored--> writing(1) ... --last Stored--> committed
-    asking / writing --no answer, ...--> ending --segment ended--> settling (below the end) or asking (anew)
-    writing --SEALED--> patient --segment ended--> settling or asking;  --still open after some looks--> ending
-    settling --own frame--> committed;  --another frame--> asking (anew)
+    asking / writing --no answer, ...--> ending --segment ended--> settling (below the end) or asking (again)
+    writing --SEALED--> patient --segment ended--> settling or asking;  --still open after some checks--> ending
+    settling --own frame--> committed;  --another frame--> asking (again)
 
 Rules
- A1  Members are written one at a time in chain order, the next only after ``Stored``. Committed when the last one has
-     it.
- A2  ``Written`` with another frame, from any member: never committed at this position. Take a new one, under a new seq.
+ A1  Members are written one at a time in chain order, the next only after ``Stored``. The batch is committed when the
+     last one has it.
+ A2  ``Written`` with another frame, from any member: the batch is never committed at this position. It takes a new one,
+     under a new seq.
  A3  After a lost answer or a reconfiguration the old position is settled before the batch is sent anywhere else.
- A4  At or past the decided end: not committed. Below it: what the position holds decides.
- A5  Trimmed away, deleted or declared lost: the outcome is unknown, never "not committed".
- A6  A grant serves only the append that asked for it.
- A7  Positions that a grant leaves unused are filled at once, also those of a batch that lost its first one.
+ A4  At or past the decided end: not committed. Below it, the value at the position decides.
+ A5  Trimmed, deleted or declared lost: the outcome is unknown, never "not committed".
+ A6  A grant serves only the append that requested it.
+ A7  Unused positions of a grant are filled at once, also those of a batch that lost its first position.
  A8  At most ``in_flight_max`` grants are unsettled; later appends wait.
- A9  Without space anywhere the position is settled first, and only then the append is refused: by filling it or, if
+ A9  Without space on any node the position is settled first, and only then the append is refused: by filling it or, if
      the head has the entry, by ending the segment, once.
- A10 Who meets a seal, also when it settles a position, leaves the end to whoever sealed, for a while: that one knows
-     which node is to be left out. Then it ends the segment itself.
- A11 Who lost positions to readers that did not wait long enough says so with the next one, and is waited for longer
-     (Q5).
- A12 After each segment that was left for a silence the time of silence doubles, until something is committed: slow
-     nodes are not left all the time. How soon it is looked at again what could not be ended does not grow.
+ A10 An appender that meets a seal, also while it settles a position, leaves the end to the process that sealed, for a
+     while: that process knows which node to leave out. Then it ends the segment itself.
+ A11 An append that lost positions to impatient readers reports it with the next request, and readers wait longer (Q5).
+ A12 After each segment that was ended because of silence, ``suspect_after_ms`` doubles until something is committed, so
+     that slow nodes do not end one segment after another. The wait after an impossible ending does not grow.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from trunkline.core.effects import (
     Send,
     SetTimer,
 )
-from trunkline.core.entries import Frame, Kind
-from trunkline.core.events import Appended, AppendRefused, Cause, Committed, OutcomeUnknown
+from trunkline.core.entries import Frame, FrameKind
+from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Granted,
     Next,
@@ -70,19 +70,17 @@ from trunkline.core.timing import DEFAULT_TIMING, Timing
 
 class AppenderConfig(Struct, frozen=True):
     log: str
-    writer: str  # new for every process start
+    writer: str  # unique to the process start
     timing: Timing = DEFAULT_TIMING
-    in_flight_max: int = 64  # too small: throughput; too big: a dying client leaves that many holes
-    seal_looks: int = 4  # how often to look whether whoever sealed has finished, before finishing it oneself
-    seal_look_ms: int = 100  # too small: clients race each other to the end; too big: they wait for the dead
+    in_flight_max: int = 64  # too small: low throughput; too big: a dying client leaves that many holes
+    seal_checks: int = 4  # how often to wait for the process that sealed (A10)
+    seal_check_ms: int = 100  # too small: clients race to end a segment; too big: they wait for a dead process
 
 
 TIMER = "append:"
-BEATEN_MAX = 16  # readers wait no longer for who was beaten more often
+BEATEN_MAX = 16  # readers do not wait longer than for this
 CALM_AFTER = 64  # appends; too small: a slow writer is beaten again and again; too big: its death is noticed late
-DOUBTS_MAX = (
-    3  # how often in a row the time of silence doubles; too small: slow nodes are left; too big: dead ones are not
-)
+DOUBTS_MAX = 3  # doublings of ``suspect_after_ms``; too small: slow nodes are replaced; too big: dead ones late
 
 
 class AttemptState(enum.Enum):
@@ -99,24 +97,24 @@ AWAIT_VIEW = (AttemptState.VIEWING, AttemptState.ENDING, AttemptState.PATIENT)
 
 
 class Attempt:
-    """One batch on its way. ``first`` is the position that was granted and is not yet settled."""
+    """One batch in progress. ``first``: the granted position that is not settled yet."""
 
     def __init__(self, request: AppendRequested, beaten: int) -> None:
         self.request = request
-        self.beaten = beaten  # how many positions were filled before its bytes, or those of appends before it, came
+        self.beaten = beaten  # positions that were filled before its bytes, or those of earlier appends, arrived
         self.state = AttemptState.VIEWING
         self.seq = 0
-        self.segment: Segment | None = None  # as it was when the position was asked for
-        self.full: tuple[str, ...] = ()  # nodes that had no space for it
-        self.looks = 0  # how often it has looked whether somebody else ends the segment
-        self.giving_up = False  # no node has space: the position is settled, then the append is refused
+        self.segment: Segment | None = None  # as of the request for a position
+        self.full: tuple[str, ...] = ()  # nodes without space for it
+        self.checks = 0  # how often it has waited for another process to end the segment
+        self.giving_up = False  # no node has space: settle the position, then refuse the append
         self.first: int | None = None
-        self.at = 0  # which member is written now
+        self.at = 0  # index of the member that is written
         self.timer = f"{TIMER}{request.operation}"
 
     def frame(self, writer: str) -> Frame:
         assert self.first is not None
-        return Frame(self.first, self.request.count, Kind.DATA, writer, self.seq, self.request.checksum)
+        return Frame(self.first, self.request.count, FrameKind.DATA, writer, self.seq, self.request.checksum)
 
 
 class Appender:
@@ -125,11 +123,11 @@ class Appender:
         self.view = view
         self.seq = 0
         self.attempts: dict[int, Attempt] = {}  # by operation
-        self.operations: dict[int, int] = {}  # seq -> operation, of attempts that asked for a position
+        self.operations: dict[int, int] = {}  # seq -> operation, of attempts that requested a position
         self.queue: deque[AppendRequested] = deque()
-        self.beaten = 0  # as often as its appends were beaten of late: the next ones begin with that
-        self.calm = 0  # how many appends went through since, while there is something to forget
-        self.doubts = 0  # suspicions since something was committed ...
+        self.beaten = 0  # of recent appends: the next ones begin with it
+        self.calm = 0  # appends since then without a lost position
+        self.doubts = 0  # suspicions since the last commit ...
         self.doubted = -1  # ... and the segment of the last one
 
     @property
@@ -140,7 +138,7 @@ class Appender:
         return []
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"an appender asks for no choice, yet {key} was made")
+        raise AssertionError(f"an appender makes no choice, but {key} was chosen")
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
@@ -167,13 +165,13 @@ class Appender:
                 return self._on_view(projection)
             case FillDone():
                 return self._on_fill_done(message)
-        raise AssertionError(f"an appender does not take {message}")
+        raise AssertionError(f"an appender does not accept {message}")
 
     def on_timer(self, key: str) -> Effects:
         return self.on_silence(key, self.awaits(key))
 
     def awaits(self, key: str) -> tuple[str, ...]:
-        """The node whose answer the timer waits for, if it is one."""
+        """The node whose answer the timer waits for, if any."""
         attempt = self.attempts[int(key.removeprefix(TIMER))]
         if attempt.state is AttemptState.ASKING:
             return (self._segment(attempt).owner.process,)
@@ -182,15 +180,13 @@ class Appender:
     def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
         attempt = self.attempts[int(key.removeprefix(TIMER))]
         if not silent:
-            return self._look_again(attempt)
-        if self.doubted != self._segment(attempt).index:  # A12: many appends that time out at once are one suspicion
+            return self._refresh(attempt)
+        if self.doubted != self._segment(attempt).index:  # A12: appends that time out together are one suspicion
             self.doubts, self.doubted = min(self.doubts + 1, DOUBTS_MAX), self._segment(attempt).index
         return self._end(attempt, silent)
 
     def ignores(self, source: Address, message: Message) -> bool:
-        """A seq is used once and a position is granted once: an answer to an attempt that moved on is never awaited
-        again.
-        """
+        """A seq and a granted position are used once: an answer to an attempt that moved on never counts again."""
         match message:
             case Granted(writer=writer, seq=seq) | NotGranted(writer=writer, seq=seq):
                 return self._asking(writer, seq) is None
@@ -201,13 +197,13 @@ class Appender:
         return False
 
     def operation_of(self, seq: int) -> int | None:
-        """The append that is under way as ``seq``; the host finds the body of a frame by it."""
+        """The append in progress as ``seq``; the host finds the body of a frame by it."""
         return self.operations.get(seq)
 
     # ------------------------------------------------------------------------------------------------ finding attempts
 
     def _numbered(self, writer: str, seq: int) -> Attempt | None:
-        """A process that restarted counts from one again, so the writer is compared, too (A6)."""
+        """A restarted process counts from one again, so the writer is compared, too (A6)."""
         operation = self.operations.get(seq) if writer == self.config.writer else None
         return self.attempts[operation] if operation is not None else None
 
@@ -259,16 +255,16 @@ class Appender:
         assert self.view is not None
         last = self.view.last
         if not last.is_open and not just_read:
-            return self._look_again(attempt)  # it may have been opened again since
+            return self._refresh(attempt)  # it may have been reopened since
         if not last.is_open:
             return self._complete(attempt, closed(self.view))
         if last.policy is not Policy.CHAIN:
-            return self._complete(attempt, AppendRefused("the log has one writer; use its writer"))
+            return self._complete(attempt, AppendRefused("the log has one writer; append through it"))
         self.operations.pop(attempt.seq, None)
         self.seq += 1
         self.operations[self.seq] = attempt.request.operation
         attempt.state, attempt.seq, attempt.first, attempt.segment = AttemptState.ASKING, self.seq, None, last
-        attempt.looks = 0
+        attempt.checks = 0
         request = attempt.request
         me, seq, beaten = self.config.writer, attempt.seq, attempt.beaten
         ask = Next(self.config.log, last, me, seq, request.count, request.expect, beaten)
@@ -301,7 +297,7 @@ class Appender:
         return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
 
     def _grow_calm(self) -> None:
-        """After a while without a lost position, ask for less patience: a link may have become faster (A11)."""
+        """After some appends without a lost position, request less patience: a link may have become faster (A11)."""
         if self.beaten:
             self.calm += 1
             if self.calm == CALM_AFTER:
@@ -328,7 +324,7 @@ class Appender:
             return self._complete(attempt, lost_condition(answer.next))
         if answer.reason is Reason.TOO_LARGE:
             why = "the batch is larger than a stripe unit; append it in parts"
-            return self._complete(attempt, AppendRefused(why, Cause.TOO_LARGE))
+            return self._complete(attempt, AppendRefused(why, Reason.TOO_LARGE))
         return self._end(attempt, (self._segment(attempt).owner.process,))
 
     def _on_taken(self, attempt: Attempt) -> Effects:
@@ -338,7 +334,7 @@ class Appender:
         return [*self._fill_unused(attempt), *self._again(attempt)]
 
     def _again(self, attempt: Attempt, *, just_read: bool = False) -> Effects:
-        """The position is settled, and not ours."""
+        """The position is settled, and holds another value."""
         attempt.first, attempt.segment = None, None
         if attempt.giving_up:
             return self._complete(attempt, no_space(attempt.full))
@@ -352,7 +348,7 @@ class Appender:
         if reason is Reason.UNKNOWN:
             return self._open(attempt, self.view)
         if reason is Reason.TRIMMED:
-            return self._look_again(attempt)
+            return self._refresh(attempt)
         if reason is Reason.NO_SPACE:
             return self._on_full(attempt, member.node)
         if reason is Reason.SEALED:
@@ -360,7 +356,7 @@ class Appender:
         return self._end(attempt, (member.node,))
 
     def _open(self, attempt: Attempt, view: Projection) -> Effects:
-        """The members behind will not know their streams either: they make them while this one does."""
+        """The next members do not have their streams either: all create them at the same time."""
         attempt.state = AttemptState.OPENING
         segment, rest = self._segment(attempt), self._group(attempt)[attempt.at :]
         asks = [(member.node, Open(descriptor_of(view, segment, member))) for member in rest]
@@ -376,7 +372,7 @@ class Appender:
         job = EndOpenSegment(self.config.log, index, suspects, only_to_spares=only_to_spares)
         return [CancelTimer(attempt.timer), Send(Address(SELF, "reconfigurer"), job)]
 
-    def _look_again(self, attempt: Attempt) -> Effects:
+    def _refresh(self, attempt: Attempt) -> Effects:
         attempt.state = AttemptState.VIEWING
         return [CancelTimer(attempt.timer), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
@@ -403,7 +399,7 @@ class Appender:
             return self._ask(attempt, just_read=True)
         if trimmed or view.gap_at(attempt.first) is not None:  # A5
             return self._complete(attempt, OutcomeUnknown(attempt.first))
-        if segment is None or (segment.end is not None and attempt.first >= segment.end):  # A4, forgotten or not
+        if segment is None or (segment.end is not None and attempt.first >= segment.end):  # A4, also if forgotten
             return self._again(attempt, just_read=True)
         if view.deleted:  # A5
             return self._complete(attempt, OutcomeUnknown(attempt.first))
@@ -411,7 +407,7 @@ class Appender:
         return self._settle(attempt)
 
     def _still_open(self, attempt: Attempt) -> Effects:
-        """The segment could not be ended now, or need not be."""
+        """The segment cannot be ended now, or need not be."""
         if attempt.first is None:
             viewing = attempt.state is AttemptState.VIEWING
             return self._ask(attempt, just_read=True) if viewing else [self._try_later(attempt)]
@@ -423,29 +419,29 @@ class Appender:
         return self._leave_to_others(attempt) if attempt.state is AttemptState.VIEWING else [self._try_later(attempt)]
 
     def _leave_to_others(self, attempt: Attempt) -> Effects:
-        """Somebody has sealed the segment, knows whom not to take into the next one, and may be at it still (A10)."""
-        if attempt.looks == self.config.seal_looks:
+        """The process that sealed the segment may still end it, and knows which node to leave out (A10)."""
+        if attempt.checks == self.config.seal_checks:
             return self._end(attempt, ())
-        attempt.looks += 1
+        attempt.checks += 1
         attempt.state = AttemptState.PATIENT
-        return [SetTimer(attempt.timer, self.config.seal_look_ms)]
+        return [SetTimer(attempt.timer, self.config.seal_check_ms)]
 
     def _on_fill_done(self, done: FillDone) -> Effects:
         for attempt in list(self.attempts.values()):
             if attempt.state is AttemptState.SETTLING and attempt.first == done.glsn:
                 return self._on_settled(attempt, done)
-        return []  # an unused position that was filled: nobody waits for it
+        return []  # an unused position was filled: no attempt waits for it
 
     def _on_settled(self, attempt: Attempt, done: FillDone) -> Effects:
         if not done.frames:
             if done.why is Reason.STALE:
-                return self._look_again(attempt)
+                return self._refresh(attempt)
             if done.why is Reason.NO_SPACE:  # the head has an entry there: it had space after all
                 attempt.at, attempt.giving_up = max(attempt.at, 1), False
                 return self._on_full(attempt, done.node)
             if done.why is Reason.SEALED and self._segment(attempt).is_open:
                 return self._leave_to_others(attempt)
-            return [self._try_later(attempt)]  # a member is away: look again after a while
+            return [self._try_later(attempt)]  # a member is unreachable: retry later
         if done.frames[0] == attempt.frame(self.config.writer):
             return self._committed(attempt)
         return [*self._fill_unused(attempt), *self._again(attempt)]
@@ -457,7 +453,7 @@ class Appender:
         return [Send(Address(SELF, "filler"), fill)]
 
     def _fill_unused(self, attempt: Attempt) -> Effects:
-        """The first position of a batch is lost, so the others hold nothing (A7)."""
+        """The first position of a batch is lost, so the others are unused (A7)."""
         assert attempt.first is not None
         first, end = attempt.first, attempt.first + attempt.request.count
         below = self._segment(attempt).end
@@ -467,5 +463,5 @@ class Appender:
         assert self.view is not None
         index = self._segment(attempt).index
         if first >= end or self.view.segment(index) is None:
-            return []  # trimmed away and forgotten: nothing is left to fill
+            return []  # trimmed and forgotten: nothing is left to fill
         return [Send(Address(SELF, "filler"), Fill(self.view, index, first, end, whole=True))]

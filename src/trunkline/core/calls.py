@@ -1,4 +1,4 @@
-"""What applications ask of the roles of their own process. None of it leaves the process."""
+"""Requests of applications to the roles of their own process. None of them leaves the process."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class AppendRequested(Message, frozen=True):
     log: str
     count: int
     checksum: int
-    takeover: bool = False  # broadcast: take the log from its present owner
+    takeover: bool = False  # broadcast: take the log over from its owner
     expect: int | None = None  # chain: only at exactly this position
 
 
 class SubscribeRequested(Message, frozen=True):
-    """Read from ``start``; complete after the entry at ``until`` (None: never), or, ``to_tail``, at the tail."""
+    """Read from ``start``; complete after the entry at ``until`` (None: never) or, with ``to_tail``, at the tail."""
 
     operation: int
     log: str
@@ -50,16 +50,16 @@ class TrimRequested(Message, frozen=True):
 
 
 class SealRequested(Message, frozen=True):
-    """Make the log read-only, or, with ``reopen``, end the open segment and begin another."""
+    """Make the log read-only or, with ``reopen``, end the open segment and open another."""
 
     operation: int
     log: str
     reopen: bool = False
-    declared_end: int | None = None  # the segment is lost: a gap that readers see, up to here
+    declared_end: int | None = None  # give the segment up: readers see a gap up to here
 
 
 class DeleteRequested(Message, frozen=True):
-    """Delete the log for ever: nobody can use its name again."""
+    """Delete the log. Its name cannot be used again."""
 
     operation: int
     log: str

@@ -1,31 +1,34 @@
-"""The coordinator: does, for one log, whatever is due, one duty at a time.
+"""The coordinator: performs whatever is due for one log, one duty at a time.
 
 States
-    idle --tick, LookNow, patience over--> viewing --projection--> (decide) --duty--> working --done--> viewing ...
-                                                                      |--nothing due--> idle
-    working --no answer in time, or failed--> idle (it is looked at anew at the next tick)
-    A log with nothing due rests: its next tick is far away. Whoever changes something says LookNow.
+    idle --tick, CheckNow, a wait is over--> viewing --projection--> (decide) --duty--> working --done--> viewing ...
+                                                                        |--nothing due--> idle
+                                                                        |--nothing due, ever--> over
+    working --no answer in time, or failed--> idle (checked again at the next tick)
+    A log with nothing due rests: its next tick is late. A host that sees a change sends CheckNow.
 
 Rules
- C1  It decides from what it has just read (``next_duty``), so two coordinators, or one that restarted, do no harm.
- C2  Every duty is repeated until it is seen done: nothing is sent once and forgotten.
- C3  A stream is dropped only after its id has left the projection. What is to be dropped is asked of the nodes, so it
-     is not forgotten with this process; and asked anew when the map has changed more than once between two looks.
+ C1  It decides from what it has just read (``next_duty``), so two coordinators, or a restarted one, do no harm.
+ C2  Every duty is repeated until it is known to be done: nothing is sent once and forgotten.
+ C3  A stream is dropped only after its id has left the projection. The nodes list the streams to drop, so a restart
+     forgets none; they are asked again if the map changed more than once between two checks.
  C4  It is never on the append path.
- C5  A serving member is removed only after another one of its group, that serves and stays, has said that it is
-     intact: when asked for this, since the projection that is to be changed. A joiner has not served, and needs
-     nobody's word.
- C6  What a node said of its streams holds until it restarts or finds damage; then it is asked again. Answers to
+ C5  A serving member is removed only after another serving member of its group, which stays, has confirmed that it is
+     intact: for this removal, and since the projection that is changed. A joiner has not served, and needs no witness.
+ C6  The answer of a node about its streams holds until it restarts or finds damage; then it is asked again. Answers to
      earlier questions do not count.
- C7  An open segment is made wider only when it has been as it is for some time: a lease outlives its node.
- C8  A long procedure is begun anew only after a silence, never because it takes long.
- C9  A node that went away is given some time to come back before its repaired segments are copied elsewhere. The time
-     begins with the first look that shows it away, and ends when it is back; each absence has its own.
- C10 A node whose lease holds and that does not answer is passed over, longer each time, until it is heard again. A
-     segment whose repair or copy failed comes after all other duties. So neither keeps other duties waiting.
+ C7  An open segment is made wider only after it was stable for some time: a lease outlives its node.
+ C8  A long procedure is restarted only after silence, never because it takes long.
+ C9  An absent node gets some time to come back before its repaired segments are copied elsewhere. The time starts with
+     the first check that shows it absent, and ends when it is back; each absence has its own.
+ C10 A node with a lease that does not answer is passed over, longer each time, until it answers. A segment whose repair
+     or copy failed comes after all other duties. So neither delays other duties.
  C11 A joiner whose node has no space, or is passed over, gives its place to another node if there is one.
- C12 A look takes a bounded time: of a long map a part is examined, and the next look goes on from there. It rests only
-     when it went around without a change.
+ C12 A check takes a bounded time: of a long map it examines a part, and the next check continues there. It rests only
+     after a full round without a change.
+ C13 The duties of a deleted log are over when no node that may come back can hold a stream of it.
+ C14 A log is blocked if the last decision found that its open segment must be ended and cannot be. Each change of this
+     is announced.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ from trunkline.core.duties import (
     ASKED_MAX,
     AddMember,
     CopyToJoiner,
-    Done,
     Duty,
+    DutyMemory,
     EndTheSegment,
     FinalizeMembers,
     ForgetTheSegments,
@@ -48,12 +51,13 @@ from trunkline.core.duties import (
     RepairSegment,
     TidyNode,
     TrimMembers,
+    is_over,
     left_members,
     left_streams,
     next_duty,
 )
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Effects, Message, Send, SetTimer
-from trunkline.core.events import MemberRebuilt, MemberRemoved
+from trunkline.core.events import DutiesOver, LogBlocked, LogUnblocked, MemberRebuilt, MemberRemoved
 from trunkline.core.messages import (
     Drop,
     Dropped,
@@ -64,7 +68,7 @@ from trunkline.core.messages import (
     NodeInfo,
     Reason,
     Rejected,
-    Target,
+    StreamTarget,
     Trim,
     TrimDone,
     descriptor_of,
@@ -86,87 +90,99 @@ from trunkline.core.projection import (
 )
 from trunkline.core.rebuild import MemberCopy
 from trunkline.core.repair import SegmentRepair
-from trunkline.core.siblings import ChangeProjection, EndOpenSegment, LookNow, Refresh, ViewChanged
+from trunkline.core.siblings import ChangeProjection, CheckNow, EndOpenSegment, Refresh, ViewChanged
 
 
 class CoordinatorState(enum.Enum):
     IDLE = "idle"
     VIEWING = "viewing"
     WORKING = "working"
+    OVER = "over"
 
 
-class CoordinatorConfig(Struct, frozen=True):
+class DutiesConfig(Struct, frozen=True):
     log: str
-    tick_ms: int = 500  # after what failed or could not be done. Too small: idle work; too big: it waits for longer
-    rest_ms: int = 30_000  # with nothing due. Too small: idle work; too big: what nobody told is noticed late
-    widen_ms: int = 10_000  # too small: a node that just failed is taken in again; too big: less redundancy for longer
-    absent_ms: int = 30_000  # too small: a restart has its data copied away; too big: fewer copies for longer
-    duty_ms: int = 5000  # a duty without an answer for this long is looked at anew
-    silences_max: int = 4  # a node is passed over for 2 ** this times duty_ms at most. Bigger: it is heard of late
-    full_ms: int = 60_000  # too small: a full node is tried in vain; too big: it is found late that it has space again
-    examined_max: int = 1000  # segments in a look. Too small: a long map is gone around slowly; too big: it takes long
-    span: int = 4096  # positions compared or copied at a time. Too small: more round trips; too big: memory
+    first_check_ms: int = 500  # after a start
+    tick_ms: int = 500  # after a failure. Too small: idle work; too big: a slow retry
+    rest_ms: int = 30_000  # with nothing due. Too small: idle work; too big: a missed notification is made up for late
+    widen_ms: int = 10_000  # too small: a failed node becomes a member again; too big: less redundancy for longer
+    absent_ms: int = 30_000  # too small: a restart causes copies; too big: fewer copies for longer
+    duty_ms: int = 5000  # without an answer for this long the duty is checked again
+    silences_max: int = 4  # a node is passed over for up to 2 ** this times duty_ms. Bigger: its return is noticed late
+    full_ms: int = 60_000  # too small: a full node is tried in vain; too big: its free space is noticed late
+    examined_max: int = 1000  # segments in a check. Too small: a long map takes many checks; too big: long checks
+    span: int = 4096  # positions in a comparison or copy. Too small: more round trips; too big: memory
 
 
 class Coordinator:
-    def __init__(self, config: CoordinatorConfig) -> None:
+    def __init__(self, config: DutiesConfig) -> None:
         self.config = config
         self.state = CoordinatorState.IDLE
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
-        self.done = Done(config.examined_max)
+        self.done = DutyMemory(config.examined_max)
         self.patience = Patience(
             PatienceConfig(
                 config.log, config.widen_ms, config.absent_ms, config.duty_ms, config.silences_max, config.full_ms
             ),
             self.done,
         )
-        self.look_again = False  # something changed since the look whose duty is in work
-        self.question = 0  # only answers that repeat this number count (C5, C6)
-        self.questioned = 0  # the epoch for which it was raised last
+        self.blocked = -1  # the segment that was announced as blocked (C14)
+        self.check_again = False  # something changed since the check whose duty is in progress
+        self.question = 0  # only answers with this number count (C5, C6)
+        self.questioned = 0  # the epoch at its last increment
         self.duty: Duty | None = None
         self.procedure: SegmentRepair | MemberCopy | None = None
-        self.asked: set[str] = set()  # streams of which the duty still wants an answer
-        self.unasked = 0  # streams that are left to be dropped after those
-        self.heard: set[str] = set()  # nodes that said something since the duty began
+        self.asked: set[str] = set()  # streams whose answers the duty waits for
+        self.unasked = 0  # streams to drop after those
+        self.answered: set[str] = set()  # nodes that answered since the duty began
 
     @property
     def phase(self) -> str:
         return type(self.duty).__name__ if self.duty is not None else self.state.value
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it performs a short duty. A copy or a repair may take long."""
+        return self.state in (CoordinatorState.VIEWING, CoordinatorState.WORKING) and self.procedure is None
+
     def on_start(self) -> Effects:
-        return [SetTimer("tick", self.config.tick_ms)]
+        return [SetTimer("tick", self.config.first_check_ms)]
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a coordinator asks for no choice, yet {key} was made")
+        raise AssertionError(f"a coordinator makes no choice, but {key} was chosen")
 
     def on_timer(self, key: str) -> Effects:
+        if self.state is CoordinatorState.OVER:
+            return []
         if key == "tick":
             silent = self._silent_nodes() if self.state is CoordinatorState.WORKING else ()
             passed_over = self.patience.pass_over_silent(silent)
             self.done.blocked = -1
-            return [*passed_over, *self._look()]
+            return [*passed_over, *self._check()]
         self.done.begin_round(self.view)
-        return [*self.patience.on_timer(key), *self._look_soon()]
+        return [*self.patience.on_timer(key), *self._check_soon()]
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case LookNow():
-                return self._look_soon()
+            case _ if self.state is CoordinatorState.OVER:
+                return []
+            case CheckNow():
+                return self._check_soon()
             case ViewChanged(_, projection, nodes) if self.procedure is None:
                 return self._on_view(projection, nodes)
             case ViewChanged():
-                return []  # an answer to an earlier look: the procedure goes on from what it began with
-        return [*self._hear(source), *self._on_answer(source, message)]
+                return []  # an answer to an earlier check: the procedure keeps its own view
+        return [*self._note_answer(source), *self._on_answer(source, message)]
 
-    def _hear(self, source: Address) -> Effects:
-        """A node that has said something is not passed over any more, be it to an earlier question (C10)."""
+    def _note_answer(self, source: Address) -> Effects:
+        """A node that answers, even an earlier question, is not passed over any more (C10)."""
         if source.role != "storage":
             return []
         if self.state is CoordinatorState.WORKING:
-            self.heard.add(source.process)
-        back = self.patience.on_word(source.process)
-        return [*back, *self._look_soon()] if back else []
+            self.answered.add(source.process)
+        back = self.patience.on_answer(source.process)
+        return [*back, *self._check_soon()] if back else []
 
     def _on_answer(self, source: Address, message: Message) -> Effects:
         match message:
@@ -187,41 +203,52 @@ class Coordinator:
 
     # --------------------------------------------------------------------------------------------------------- deciding
 
-    def _look(self) -> Effects:
-        self.state, self.duty, self.procedure, self.look_again = CoordinatorState.VIEWING, None, None, False
-        self.asked, self.heard, self.unasked = set(), set(), 0
+    def _check(self) -> Effects:
+        self.state, self.duty, self.procedure, self.check_again = CoordinatorState.VIEWING, None, None, False
+        self.asked, self.answered, self.unasked = set(), set(), 0
         return [CancelTimer("tick"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
-    def _look_soon(self) -> Effects:
-        """Something has changed: one that works looks again before it rests."""
+    def _check_soon(self) -> Effects:
+        """Something has changed: check now, or before the next rest."""
         if self.state is CoordinatorState.IDLE:
             self.done.blocked = -1
-            return self._look()
-        self.look_again = True
+            return self._check()
+        self.check_again = True
         return []
 
     def _on_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
         if view is not None and self.view is not None and view.epoch == self.view.epoch:
-            view = self.view  # the same one, read again
+            view = self.view  # unchanged
         if view is not self.view or nodes != self.nodes:
             self.done.begin_round(view)
         effects = self._doubt(view, nodes)
         self.view, self.nodes = view, nodes
         if isinstance(self.duty, EndTheSegment) and view is not None and view.last.is_open:
             self.done.blocked = view.last.index if view.last.index == self.duty.segment else -1
-        return [*effects, *self.patience.on_look(view, nodes), *self._decide()]
+        return [*effects, *self.patience.on_view(view, nodes), *self._decide()]
 
     def _decide(self) -> Effects:
         self.duty = next_duty(self.view, self.nodes, self.done) if self.view is not None else None
         if self.duty is None:
-            return self._look() if self.look_again else self._rest()
+            return self._check() if self.check_again else [*self._announce_blocked(), *self._rest()]
         assert self.view is not None
-        self.state, self.asked, self.heard, self.unasked = CoordinatorState.WORKING, set(), set(), 0
-        return [*self._begin(self.duty, self.view), SetTimer("tick", self.config.duty_ms)]
+        self.state, self.asked, self.answered, self.unasked = CoordinatorState.WORKING, set(), set(), 0
+        news = [] if isinstance(self.duty, EndTheSegment) else self._announce_blocked()
+        return [*news, *self._begin(self.duty, self.view), SetTimer("tick", self.config.duty_ms)]
+
+    def _announce_blocked(self) -> Effects:
+        if self.blocked == self.done.blocked:  # C14
+            return []
+        self.blocked = self.done.blocked
+        blocked = self.blocked >= 0
+        return [Announce(LogBlocked(self.config.log, self.blocked) if blocked else LogUnblocked(self.config.log))]
 
     def _rest(self) -> Effects:
-        """Until a change; only what failed, was blocked or not looked at is due without one (C10, C12)."""
-        soon = self.done.blocked >= 0 or self.done.failed or self.done.unseen  # it may be over without a sign
+        """Until a change. Only what failed, is blocked or was not examined is due without one (C10, C12)."""
+        if self.view is not None and is_over(self.view, self.nodes, self.done):  # C13
+            self.state = CoordinatorState.OVER
+            return [CancelTimer("tick"), Announce(DutiesOver(self.config.log))]
+        soon = self.done.blocked >= 0 or self.done.failed or self.done.unseen  # it may resolve without a notification
         self.state, self.done.failed = CoordinatorState.IDLE, set()
         return [SetTimer("tick", self.config.tick_ms if soon else self.config.rest_ms)]
 
@@ -233,7 +260,7 @@ class Coordinator:
             case RemoveJoiner(index, stream):
                 return self._remove(index, stream)
             case RemoveServingMember(index, _, witnesses):
-                if self.questioned != view.epoch:  # what was said before this projection was there is no witness (C5)
+                if self.questioned != view.epoch:  # an answer from before this projection does not count (C5)
                     self.question, self.questioned = self.question + 1, view.epoch
                 return self._finalize(view, index, witnesses)
             case FinalizeMembers(segments):
@@ -280,20 +307,20 @@ class Coordinator:
             self.done.found_damaged(stream)
 
     def _on_witness(self, stream: str, *, intact: bool) -> Effects:
-        """A member has answered; perhaps another waits for its word to be removed (C5)."""
+        """A member has answered; the removal of another may wait for it (C5)."""
         duty = self.duty
         if not isinstance(duty, RemoveServingMember) or stream not in self.asked:
             return self._on_answered(stream)
         if not intact:
-            return self._look()
-        self.asked = set()  # one word is enough
+            return self._check()
+        self.asked = set()  # one witness is enough
         return self._remove(duty.segment, duty.stream)
 
     def _remove(self, index: int, stream: str) -> Effects:
         return [Announce(MemberRemoved(self.config.log, index, stream)), *self._change(RemoveMember(index, stream))]
 
     def _on_answered(self, stream: str) -> Effects:
-        """A duty towards several streams is over when all have answered (C2: otherwise it is due again)."""
+        """A duty for several streams is done when all have answered (C2: otherwise it is due again)."""
         if stream not in self.asked or self.procedure is not None:
             return []  # a late answer, perhaps of another node
         self.asked.discard(stream)
@@ -301,7 +328,7 @@ class Coordinator:
             return []
         if isinstance(self.duty, TidyNode) and not self.unasked:
             return self._tidied(self.duty.node)
-        return self._look()
+        return self._check()
 
     def _on_rejected(self, source: Address, message: Message, stream: str, reason: Reason) -> Effects:
         if reason is Reason.CORRUPT:
@@ -312,15 +339,15 @@ class Coordinator:
             return []
         match self.duty:
             case TrimMembers() if self.view is not None:
-                self.done.trimmed[stream] = self.view.trim  # nothing is there that could be trimmed
+                self.done.trimmed[stream] = self.view.trim  # it has nothing to trim
             case FinalizeMembers() | RemoveServingMember() if reason is Reason.NO_SPACE:
                 return [*self.patience.pass_over_full(source.process), *self._on_answered(stream)]
             case FinalizeMembers() | RemoveServingMember():
-                self.done.found_damaged(stream)  # it is not, and never will be, what the projection says
+                self.done.found_damaged(stream)  # it never becomes what the projection says
         return self._on_answered(stream)
 
     def _silent_nodes(self) -> tuple[str, ...]:
-        """Who did not say a word although the duty asked (C10)."""
+        """Nodes that the duty asked and that did not answer (C10)."""
         if self.procedure is not None:
             return self.procedure.silent_nodes()
         members: Group = ()
@@ -330,8 +357,8 @@ class Coordinator:
             case RemoveServingMember(_, _, group) | TrimMembers(_, group):
                 members = group
             case TidyNode(node):
-                return () if node in self.heard else (node,)
-        nodes = (m.node for m in members if m.stream in self.asked and m.node not in self.heard)
+                return () if node in self.answered else (node,)
+        nodes = (m.node for m in members if m.stream in self.asked and m.node not in self.answered)
         return tuple(dict.fromkeys(nodes))
 
     def _run(self, procedure: SegmentRepair | MemberCopy) -> Effects:
@@ -343,7 +370,7 @@ class Coordinator:
             return []
         effects = self.procedure.on_message(message)
         effects += self._check_procedure()
-        if self.procedure is not None:  # it goes on: only a silence makes it due anew (C8)
+        if self.procedure is not None:  # it continues: only silence restarts it (C8)
             effects.append(SetTimer("tick", self.config.duty_ms))
         return effects
 
@@ -357,20 +384,20 @@ class Coordinator:
             self.done.failed.add(duty.segment)
             no_space = isinstance(procedure, MemberCopy) and procedure.no_space  # C11
             full = self.patience.pass_over_full(duty.joiner.node) if no_space and isinstance(duty, CopyToJoiner) else []
-            return [*full, *self._look()]
+            return [*full, *self._check()]
         if isinstance(duty, RepairSegment):
             return self._change(MarkRepaired(duty.segment))
         event = Announce(MemberRebuilt(self.config.log, duty.segment, duty.joiner.stream))
         return [event, *self._change(AdmitJoiner(duty.segment, duty.joiner.stream))]
 
     def _doubt(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
-        """Forget what nodes said that have restarted or found damage since, or that lost a stream (C3, C6)."""
+        """Forget the answers of nodes that have restarted, found damage or lost a stream since (C3, C6)."""
         if self.view is None or view is None:
             return []
         for member in left_members(self.view, view) if view is not self.view else ():
             self.done.forget(member.stream)
             self.done.tidied.discard(member.node)
-        if view.epoch > self.view.epoch + 1:  # streams may have come and gone that neither view names
+        if view.epoch > self.view.epoch + 1:  # neither view may name a stream that came and left
             self.done.tidied.clear()
         known = {info.node: (info.start, info.damaged) for info in self.nodes}
         changed = [n for n in nodes if known.get(n.node, (n.start, n.damaged)) != (n.start, n.damaged)]
@@ -388,9 +415,9 @@ class Coordinator:
         if restarted:
             self.done.tidied.discard(info.node)
         elif view.last.is_open and any(member.node == info.node for member in view.last.members()):
-            self.done.harmed = (view.last.index, info.node)  # an open segment cannot be asked: it is ended
+            self.done.harmed = (view.last.index, info.node)  # an open segment cannot be asked, so it is ended
 
-    def _on_inventory(self, source: Address, streams: tuple[Target, ...]) -> Effects:
+    def _on_inventory(self, source: Address, streams: tuple[StreamTarget, ...]) -> Effects:
         if not isinstance(self.duty, TidyNode) or source.process != self.duty.node or self.view is None or self.asked:
             return []
         left = left_streams(self.view, streams)  # C3

@@ -1,39 +1,39 @@
-"""What delivery tells monitors, operators and recorded traces. None of it changes what the planner does.
+"""Events of delivery for monitors and operators. None of them changes what the planner does.
 
-The first part is announced by the planner, the second by whoever carries its jobs out.
+The planner announces the first part, the host that carries out its jobs the second.
 """
 
 from __future__ import annotations
 
-from trunkline.core.delivery_messages import Member, Result
+from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.core.effects import Event
 
 
 class GroupStarted(Event, frozen=True):
-    """A flush of ``(after, through]``, or a seed as of ``through`` (then ``after`` is 0)."""
+    """A flush of ``(after, through]``, or a seed at ``through`` (then ``after`` is 0)."""
 
     job: int
     after: int
     through: int
-    members: tuple[Member, ...]
+    members: tuple[JobMember, ...]
     seed: bool = False
 
 
 class PlanDropped(Event, frozen=True):
-    """What was planned for a destination does not hold any more: it is begun anew from what the destination says."""
+    """The plan for a destination no longer holds: it starts over from what the destination has stored."""
 
     destination: str
 
 
 class Halted(Event, frozen=True):
-    """It is left alone until somebody resumes it, seeds it again or changes its configuration."""
+    """It is left alone until an operator resumes it, seeds it again or changes its configuration."""
 
     destination: str
     error: str
 
 
 class BackedOff(Event, frozen=True):
-    """It is tried again after some time."""
+    """It is retried later."""
 
     destination: str
     failures: int
@@ -41,7 +41,7 @@ class BackedOff(Event, frozen=True):
 
 
 class BreakerOpened(Event, frozen=True):
-    """It failed so often in a row that it is only tried now and then."""
+    """It failed so often in a row that it is retried only rarely."""
 
     destination: str
     error: str
@@ -52,7 +52,7 @@ class BreakerClosed(Event, frozen=True):
 
 
 class HistoryExpired(Event, frozen=True):
-    """The source no longer has what follows the destination's position: it is seeded again, or halts."""
+    """The source no longer has the changes after the position of the destination: it is seeded again, or halts."""
 
     destination: str
     position: int
@@ -60,7 +60,7 @@ class HistoryExpired(Event, frozen=True):
 
 
 class DeliveryFenced(Event, frozen=True):
-    """Another deliverer has written there under a higher token; this one has left it alone."""
+    """Another deliverer wrote there under a higher token; this one leaves it alone."""
 
     destination: str
     token: int
@@ -73,14 +73,14 @@ class Seeded(Event, frozen=True):
 
 
 class Drained(Event, frozen=True):
-    """It reached the version that was the newest when its draining began, and is left alone."""
+    """It reached the version at which its draining began, and is left alone."""
 
     destination: str
     position: int
 
 
 class Retired(Event, frozen=True):
-    """Nothing is in flight to it any more: its record of a position may be forgotten."""
+    """Nothing is in flight to it: its position may be removed."""
 
     destination: str
 
@@ -91,11 +91,11 @@ class Stopped(Event, frozen=True):
     behind: tuple[str, ...]
 
 
-# --------------------------------------------------------------------------------------------------- told by the host
+# --------------------------------------------------------------------------------------------------- of the host
 
 
 class JobEnded(Event, frozen=True):
-    """All that a job did has come to its end. Told before the planner is."""
+    """A job has ended completely. Reported before the planner gets the answer."""
 
     job: int
     results: tuple[Result, ...]  # of every destination

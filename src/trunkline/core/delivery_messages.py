@@ -1,11 +1,11 @@
-"""What the planner of a delivery pipeline is told by its host, and what it asks of its worker and its control store.
+"""Messages of the planner of a delivery pipeline: from its host, and to its worker and its control store.
 
-The planner knows a destination by its name and never sees a row. It asks for *jobs*, each with a number that is never
-used again in one life of the planner; an answer repeats the number. The host answers every job to its end: a job that
-broke off is answered with ``rest=UNKNOWN``.
+The planner knows a destination by its name and never sees a row. It requests *jobs*, each with a number that is unique
+in one life of the planner; an answer repeats the number. The host answers every job completely: a job that broke off is
+answered with ``rest=UNKNOWN``.
 
-Versions begin at 1. A window is half open, ``(after, through]``. A *mark* is a short text that only one version of one
-source has (``core/fence.py``); an empty one is not known.
+Versions begin at 1. A window is half open, ``(after, through]``. A *mark* is a fingerprint of one version of one source
+(``core/fence.py``); an empty mark is unknown.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from trunkline.core.effects import Message
 
 
 class Life(enum.Enum):
-    """What an operator wants of a destination."""
+    """The desired state of a destination."""
 
     ACTIVE = "active"
-    PAUSED = "paused"  # keeps its lease and its place, and is not written
-    DRAINING = "draining"  # is brought to the version of this moment, and then left alone
-    RETIRED = "retired"  # is left alone at once, and for good
+    PAUSED = "paused"  # keeps its lease and its position, and is not written
+    DRAINING = "draining"  # is brought to the present version, and then left alone
+    RETIRED = "retired"  # is left alone at once, permanently
 
 
 class SeedMode(enum.Enum):
-    """What a destination without a position begins with."""
+    """The first contents of a destination without a position."""
 
-    SCAN = "scan"  # the source as it is
-    START = "start"  # the source as it was at the first version that it can still tell; its history follows in windows
+    SCAN = "scan"  # the source at the present version
+    START = "start"  # the source at the oldest available version; windows follow
     NOW = "now"  # nothing; only later changes follow
 
 
 class Outcome(enum.Enum):
-    """How a job went for one destination."""
+    """The outcome of a job for one destination."""
 
-    STANDS = "stands"  # a reading: it is at ``position``, last written under ``token``
-    STRAYED = "strayed"  # a reading: so it is, but the source's history has no such version; a flush: nor the window's
+    STANDS = "stands"  # read: it is at ``position``, last written under ``token``
+    STRAYED = "strayed"  # read: the history of the source lacks its version; a flush: or that of the window
     APPLIED = "applied"  # written; it is at ``position`` now
-    ALREADY = "already"  # it was there already, at ``position``; nothing was written
-    EMPTY = "empty"  # the window was read to its end: it is the same at both ends; nothing was written
-    MOVED = "moved"  # it is not where the flush was planned from; nothing was written
+    ALREADY = "already"  # it was already at ``position``; nothing was written
+    EMPTY = "empty"  # the whole window was read and changes nothing; nothing was written
+    MOVED = "moved"  # it is not at the expected position; nothing was written
     FENCED = "fenced"  # it was written under the higher ``token``; nothing was written
-    EXPIRED = "expired"  # the source cannot tell this window any more, so only a new seed helps; nothing was written
-    TRANSIENT = "transient"  # nothing was written, and time may mend it
-    PERMANENT = "permanent"  # nothing was written, and somebody has to mend it
+    EXPIRED = "expired"  # the source no longer has this window: only a seed helps; nothing was written
+    TRANSIENT = "transient"  # nothing was written; a retry may succeed
+    PERMANENT = "permanent"  # nothing was written; an operator has to resolve it
     UNKNOWN = "unknown"  # it may have been written
 
 
@@ -60,7 +60,7 @@ class Span(Struct, frozen=True, array_like=True):
 NO_SPAN = Span(0, 0)
 
 
-# ------------------------------------------------------------------------------------------------ the host's news
+# ------------------------------------------------------------------------------------------------ from the host
 
 
 class Planned(Struct, frozen=True, array_like=True):
@@ -69,15 +69,15 @@ class Planned(Struct, frozen=True, array_like=True):
     destination: str
     life: Life = Life.ACTIVE
     seed: SeedMode = SeedMode.SCAN
-    digest: str = ""  # of all that decides which rows are its own; when it changes, a new grant must ask for a new seed
-    reseeds: bool = True  # False: it halts when its position has expired, as a seed would replace what it holds
-    place: str = ""  # destinations of one place cannot be written at the same time; empty: it has none in common
+    digest: str = ""  # of everything that selects its rows; when it changes, the next grant must request a seed
+    reseeds: bool = True  # False: it halts when its position has expired, because a seed would replace what it holds
+    place: str = ""  # destinations of one place cannot be written at the same time; empty: none
 
 
 class Configured(Message, frozen=True):
-    """All destinations of the pipeline. Those that are not named any more are left alone from now on.
+    """All destinations of the pipeline. Those that are no longer named are left alone.
 
-    The ``life`` of one that was there before counts only if it differs from what was configured before.
+    The ``life`` of an existing destination counts only if it differs from the configured one before.
     """
 
     destinations: tuple[Planned, ...]
@@ -91,7 +91,7 @@ class LifeChanged(Message, frozen=True):
 
 
 class ReseedAsked(Message, frozen=True):
-    """An operator wants a destination replaced by a new seed. ``request`` numbers such requests, from 1 on."""
+    """An operator requests a new seed of a destination. ``request`` numbers such requests, from 1."""
 
     destination: str
     request: int
@@ -99,9 +99,9 @@ class ReseedAsked(Message, frozen=True):
 
 
 class SourceAt(Message, frozen=True):
-    """How far the source is. It may be told again and late: versions only grow, within one history.
+    """The version of the source. It may come late or twice: versions only grow within one history.
 
-    ``stops`` adds to those told before. ``rows`` and ``size_bytes`` estimate what came since the last telling.
+    ``stops`` adds to earlier ones. ``rows`` and ``size_bytes`` estimate what came since the last message.
     """
 
     version: int
@@ -109,8 +109,8 @@ class SourceAt(Message, frozen=True):
     stops: tuple[int, ...] = ()  # versions that a window may end at, but not cross
     rows: int = 0
     size_bytes: int = 0
-    first: int = 0  # the first version at which there is something to seed from: ``oldest`` may be before the table
-    history: int = 0  # grows when the source was replaced or taken back: what was told before does not count any more
+    first: int = 0  # the first version with a table to seed from: ``oldest`` may be before it
+    history: int = 0  # grows when the source was replaced or restored: earlier messages no longer count
 
 
 class Grant(Struct, frozen=True, array_like=True):
@@ -118,11 +118,11 @@ class Grant(Struct, frozen=True, array_like=True):
 
     destination: str
     token: int  # from 1 on; grows with each change of owner
-    empty: Span = NO_SPAN  # its part of the source is the same at both ends, as the control store knows
-    reseed: int = 0  # number of a reseed request that is still open, 0: none
-    settled: bool = False  # its last owner released it and said so: nothing that is still on its way can be written
+    empty: Span = NO_SPAN  # a noted window without rows
+    reseed: int = 0  # number of an open request for a seed
+    settled: bool = False  # its last owner released it as settled: no write in flight can succeed
     empty_mark: str = ""  # of the version at which ``empty`` ends
-    insists: bool = False  # an operator himself wants the seed: whatever the destination holds is replaced
+    insists: bool = False  # an operator requested the seed: it replaces whatever the destination holds
 
 
 class LeasesGranted(Message, frozen=True):
@@ -135,13 +135,13 @@ class Lost(Struct, frozen=True, array_like=True):
 
 
 class LeasesLost(Message, frozen=True):
-    """These grants do not hold any more, or may not. They may be granted again, under the same token too."""
+    """These grants no longer hold, or may not. They may be granted again, even under the same token."""
 
     lost: tuple[Lost, ...]
 
 
 class Shutdown(Message, frozen=True):
-    """Start nothing more (``drain``: bring everything to the version of this moment first), then complete with Stopped.
+    """Start nothing more (``drain``: bring everything to the present version first), then complete with Stopped.
 
     A second one without ``drain`` ends the draining of the first.
     """
@@ -151,40 +151,40 @@ class Shutdown(Message, frozen=True):
 
 
 class Result(Struct, frozen=True, array_like=True):
-    """How a job went for one destination."""
+    """The result of a job for one destination."""
 
     destination: str
     outcome: Outcome
     position: int = 0  # 0: it has no record of a position
     token: int = 0
     error: str = ""  # says what to do next
-    mark: str = ""  # a reading: of ``position``, as the destination has it
-    note_holds: bool = True  # a reading: the note that was asked about is of the source's history
-    removed: int = 0  # rows, and below: for statistics, the planner does not use them
+    mark: str = ""  # read: of ``position``, as stored in the destination
+    note_holds: bool = True  # read: the requested note is of the history of the source
+    removed: int = 0  # rows; this and the following are statistics, which the planner does not use
     written: int = 0
     duplicates: int = 0  # rows that shared a key with another row
     missing: int = 0  # keys to remove or replace that were not there
 
 
 class JobDone(Message, frozen=True):
-    """Results of a job, perhaps of a part of its destinations.
+    """Results of a job, perhaps for a part of its destinations.
 
-    ``rest`` ends the job and holds for those destinations that had no result: EMPTY if the window was read to its end
-    and has nothing for them, UNKNOWN if the job broke off. ``None``: there is more to come.
+    ``rest`` ends the job and holds for destinations without a result: EMPTY if the whole window was read and has
+    nothing for them, UNKNOWN if the job broke off. ``None``: more results follow.
     """
 
     job: int
     results: tuple[Result, ...]
     rest: Outcome | None = Outcome.UNKNOWN
     error: str = ""  # of the rest
-    mark: str = ""  # of the version that the job read up to
+    mark: str = ""  # of the last version that the job read
 
 
 # ------------------------------------------------------------------------------------------------ jobs for the worker
 
 
 class Note(Struct, frozen=True, array_like=True):
-    """A destination's empty stretch ends at this version."""
+    """The empty window of a destination ends at this version."""
 
     destination: str
     through: int
@@ -192,7 +192,7 @@ class Note(Struct, frozen=True, array_like=True):
 
 
 class ReadStandings(Message, frozen=True):
-    """Read position, token and mark in each destination, and then compare them, and the notes, with the source.
+    """Read position, token and mark of each destination, then compare them and the notes with the source.
 
     Answered with STANDS, STRAYED, TRANSIENT, PERMANENT or UNKNOWN.
     """
@@ -202,46 +202,46 @@ class ReadStandings(Message, frozen=True):
     notes: tuple[Note, ...] = ()
 
 
-class Member(Struct, frozen=True, array_like=True):
-    """One destination of a group."""
+class JobMember(Struct, frozen=True, array_like=True):
+    """One destination of a job."""
 
     destination: str
-    expected: int  # the position that it must still have when it is written
+    expected: int  # the position that it must have when it is written
     token: int
-    mark: str = ""  # and the mark of that
+    mark: str = ""  # of ``expected``
 
 
 class FlushGroup(Message, frozen=True):
     """Read ``(after, through]`` once, and bring each member from its expected position to ``through``.
 
-    ``stamp``: the position is written also where the window has no rows, so EMPTY is no answer. The window may then be
-    empty itself, ``after == through``. If the source has another mark for ``after``, the answer is STRAYED.
+    ``stamp``: the position is written even without rows, so EMPTY is not a valid answer. The window may then be empty
+    itself, ``after == through``. If the source has another mark for ``after``, the answer is STRAYED.
     """
 
     job: int
     after: int
     through: int
-    members: tuple[Member, ...]
+    members: tuple[JobMember, ...]
     stamp: bool = False
     mark: str = ""  # of `after`
 
 
 class SeedGroup(Message, frozen=True):
-    """Replace each member by its part of the source as of ``through``; NOW: by nothing. EMPTY is no answer."""
+    """Replace each member by its part of the source at ``through``; NOW: by nothing. EMPTY is not a valid answer."""
 
     job: int
     through: int
     mode: SeedMode
-    members: tuple[Member, ...]
+    members: tuple[JobMember, ...]
 
 
-# ------------------------------------------------------------------------------------------------ notes for the control
+# ------------------------------------------------------------------------------------------ notes for the control store
 
 
 class Emptied(Struct, frozen=True, array_like=True):
     destination: str
     token: int
-    position: int  # the stored one; its part of the source is the same here and at ``through``
+    position: int  # stored; its part of the source is the same here and at ``through``
 
 
 class RecordEmpty(Message, frozen=True):
@@ -251,7 +251,7 @@ class RecordEmpty(Message, frozen=True):
 
 
 class Reseeded(Message, frozen=True):
-    """The reseed request with this number was fulfilled."""
+    """The request for a seed with this number is done."""
 
     destination: str
     token: int
@@ -261,19 +261,19 @@ class Reseeded(Message, frozen=True):
 class Released(Struct, frozen=True, array_like=True):
     destination: str
     token: int
-    settled: bool  # to be told to its next owner, who may then begin without a write. Forget it with each grant
+    settled: bool  # for the next grant: its owner may then begin without a write. Clear it with each grant
 
 
 class ReleaseLeases(Message, frozen=True):
-    """Nothing is in flight to these from here, and nothing will be until they are granted anew."""
+    """Nothing is in flight to these from here, and nothing will be until the next grant."""
 
     released: tuple[Released, ...]
 
 
 class FencedOff(Message, frozen=True):
-    """The destination was written under ``seen``, above this deliverer's ``token``: it was left alone.
+    """The destination was written under ``seen``, above the ``token`` of this deliverer, which leaves it alone.
 
-    If the control store never gave so high a token, it has to grant a higher one next time.
+    If the control store never granted so high a token, it must grant a higher one next time.
     """
 
     destination: str

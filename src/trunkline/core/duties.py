@@ -1,7 +1,7 @@
-"""What the coordinator should do next for a log: a pure function of projection, registry and what was done already.
+"""The next duty of a coordinator for a log: a pure function of projection, registry and what is done already.
 
-The order is that of urgency: keep the log writable, forget what is trimmed away, make what has ended safe, make it
-wide again, tidy up. Of a long map a part is examined at a time: ``Done`` remembers where to go on.
+Duties are ordered by urgency: keep the log writable, forget what is trimmed, make ended segments safe, restore their
+width, tidy up. Of a long map a part is examined at a time: ``DutyMemory`` remembers where to continue.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from trunkline.core.messages import NodeInfo, NodeState, Space, Target
+from trunkline.core.messages import NodeInfo, NodeState, Space, StreamTarget
 from trunkline.core.placement import replacement, with_space
 from trunkline.core.projection import Group, Member, Policy, Projection, Seat, Segment, epoch_of
 
-DIGITS_MAX = 19  # of a number in a stream's id
-ASKED_MAX = 256  # streams in a duty; too small: more looks; too big: many messages at once
+DIGITS_MAX = 19  # of a number in a stream id
+ASKED_MAX = 256  # streams in a duty; too small: more checks; too big: many messages at once
 PRESENT = (NodeState.RW, NodeState.DRAINING)
 
 
 class EndTheSegment(Struct, frozen=True):
-    """The open segment has a member that is dead, damaged or being drained, or a sequencer that is, or could be wider.
+    """The open segment has a dead, damaged or draining member or sequencer, or could be wider.
 
-    A broadcast segment is ended for the same reasons, and keeps its owner: who has something to write rolls away
-    first.
+    A broadcast segment is ended for the same reasons, and keeps its owner: an active writer rolls first.
     """
 
     segment: int
@@ -32,11 +31,11 @@ class EndTheSegment(Struct, frozen=True):
 
 
 class RemoveServingMember(Struct, frozen=True):
-    """A serving member of an ended segment is away for good, or lost data: a rebuild under a new stream id takes its
-    place. Or its node is being drained, and its place has been taken.
+    """A serving member of an ended segment is dead or lost data: a rebuild under a new stream id replaces it. Or its
+    node is draining, and another member has taken its place.
 
-    One of the ``witnesses``, who stay, must say first, when asked for this, that it is intact: never remove the last
-    one that is. Without a witness there is no such duty.
+    First one of the ``witnesses``, which stay, must confirm for this removal that it is intact: the last intact member
+    is never removed. Without a witness there is no such duty.
     """
 
     segment: int
@@ -48,14 +47,14 @@ class RemoveServingMember(Struct, frozen=True):
 
 
 class RemoveJoiner(Struct, frozen=True):
-    """A joiner is dead, damaged, in the wrong place, or without room. Nobody needs it: it has not served yet."""
+    """A joiner is dead, damaged, misplaced or without space. It has not served yet, so no witness is needed."""
 
     segment: int
     stream: str
 
 
 class FinalizeMembers(Struct, frozen=True):
-    """Tell members of ended segments the end, and ask them whether they are intact: index and members of each."""
+    """Send members of ended segments the end, and ask whether they are intact: index and members of each."""
 
     segments: tuple[tuple[int, Group], ...]
 
@@ -82,13 +81,13 @@ class TrimMembers(Struct, frozen=True):
 
 
 class ForgetTheSegments(Struct, frozen=True):
-    """Ended segments that hold no position any more: they were trimmed away, or never held one."""
+    """Ended segments without a position: trimmed, or always empty."""
 
     segments: tuple[int, ...]
 
 
 class TidyNode(Struct, frozen=True):
-    """Ask a node which streams of the log it keeps, and have it drop those that have left for ever."""
+    """Ask a node for its streams of the log, and let it drop those that have left the projection."""
 
     node: str
 
@@ -107,46 +106,46 @@ Duty = (
 )
 
 
-class Done:
-    """What this coordinator has seen done. Volatile: after a restart it is done once more, which is harmless."""
+class DutyMemory:
+    """What this coordinator knows to be done. Volatile: after a restart it is done again, which is harmless."""
 
     def __init__(self, examined_max: int = 1000) -> None:
-        """``examined_max``: a map with more segments than this is long, and examined in parts."""
+        """``examined_max``: a map with more segments is examined in parts."""
         self.examined_max = examined_max
-        self.finalized: set[str] = set()  # streams that know their end; they said that they are intact
-        self.damaged: set[str] = set()  # streams that said that they lost data, or are not what they should be
+        self.finalized: set[str] = set()  # streams that know their end and are intact
+        self.damaged: set[str] = set()  # streams that lost data, or are not what the projection says
         self.trimmed: dict[str, int] = {}
-        self.tidied: set[str] = set()  # nodes that keep no stream that has left the log
-        self.blocked = -1  # the open segment, if it could not be ended at the last try
-        self.harmed: tuple[int, str] | None = None  # an open segment, and its member's node that found damage
+        self.tidied: set[str] = set()  # nodes without streams that have left the log
+        self.blocked = -1  # the open segment, if the last attempt to end it failed
+        self.harmed: tuple[int, str] | None = None  # an open segment, and the node of its damaged member
         self.failed: set[int] = set()  # segments whose repair or copy failed; others come first
-        self.awaited: set[str] = set()  # nodes that went away a short while ago and may come back
-        self.silent: set[str] = set()  # nodes that did not answer, although their leases hold
-        self.full: set[str] = set()  # nodes that had no space for a copy
-        self.may_widen = True  # the open segment has been as it is for a while
-        self.place = 0  # of the segment where the next look at a long map begins
-        self.unseen = 0  # segments of a long map that were not examined since something changed
+        self.awaited: set[str] = set()  # nodes that are absent for a short time and may come back
+        self.silent: set[str] = set()  # nodes with a lease that did not answer
+        self.full: set[str] = set()  # nodes without space for a copy
+        self.may_widen = True  # the open segment has been stable for a while
+        self.place = 0  # of the segment at which the next check of a long map starts
+        self.unseen = 0  # segments of a long map that were not examined since the last change
 
     def found_damaged(self, stream: str) -> None:
         self.damaged.add(stream)
         self.finalized.discard(stream)
 
     def forget(self, stream: str) -> None:
-        """It has left the log."""
+        """The stream has left the log."""
         self.damaged.discard(stream)
         self.finalized.discard(stream)
         self.trimmed.pop(stream, None)
 
     def begin_round(self, view: Projection | None) -> None:
-        """Something has changed: every segment of a long map is to be examined anew."""
+        """Something has changed: examine every segment of a long map again."""
         count = len(view.segments) if view is not None else 0
         self.unseen = count if count > self.examined_max else 0
 
 
 class Situation:
-    """The registry and what was done, ready to be asked about each member."""
+    """The registry and the memory, indexed for questions about members."""
 
-    def __init__(self, view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> None:
+    def __init__(self, view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> None:
         self.view = view
         self.nodes = nodes
         self.done = done
@@ -164,7 +163,7 @@ class Situation:
         return self.lives(member) and member.node not in self.done.silent
 
     def vouches(self, member: Member) -> bool:
-        """It serves, has said that it is intact, and can be asked."""
+        """It serves, is known to be intact, and answers."""
         return not member.joining and member.stream in self.done.finalized and self.answers(member)
 
     def spare(self, group: Group) -> NodeInfo | None:
@@ -180,11 +179,11 @@ class Situation:
         return segment.end is not None and segment.end <= self.view.trim + 1
 
     def is_empty(self, segment: Segment) -> bool:
-        """It never held a position, and need not stay."""
+        """It never held a position, and is not the last."""
         return segment.base == segment.end and segment is not self.view.last
 
     def is_fine(self, segment: Segment) -> bool:
-        """Nothing is due for an ended segment: what most of a long map is, so it is told fast."""
+        """Nothing is due for an ended segment. This is the hot path of a long map."""
         if not segment.repaired:
             return False
         replicas, steady, finalized = self.view.settings.replicas, self._steady, self.done.finalized
@@ -197,7 +196,7 @@ class Situation:
         return True
 
 
-def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
+def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> Duty | None:
     """The most urgent duty that can be done now, or None."""
     now = Situation(view, nodes, done)
     if view.deleted:
@@ -211,19 +210,24 @@ def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty
     return _trim_duty(now) or _tidy_duty(now)
 
 
+def is_over(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> bool:
+    """Whether nothing is left to do for a deleted log, now or later (C13)."""
+    return view.deleted and all(info.node in done.tidied for info in nodes if info.state in PRESENT)
+
+
 def names_node(view: Projection, node: str) -> bool:
-    """Whether the log still needs this node. One that no log needs may be stopped for ever."""
+    """Whether the log needs this node."""
     if view.deleted:
         return False
     orders = view.last.is_open and view.last.policy is Policy.CHAIN and view.last.owner.process == node
     return orders or any(member.node == node for s in view.segments for group in s.groups for member in group)
 
 
-def left_streams(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
-    """Those of a node's streams that have left the log for ever.
+def left_streams(view: Projection, kept: tuple[StreamTarget, ...]) -> tuple[StreamTarget, ...]:
+    """The streams of a node that have left the log.
 
-    A stream is named from the epoch in its id on until it leaves: one that this view is too old to name may be in use.
-    Of a stream whose id no projection gave (a client may open any) that cannot be told: it stays.
+    A stream is named from the epoch in its id until it leaves: one that is newer than this view may be in use. A stream
+    whose id no projection made (a client may open any) stays.
     """
     named = set(view.streams())
     unnamed = (t for t in kept if t.stream not in named and _is_stream_id(t.stream))
@@ -231,7 +235,7 @@ def left_streams(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ..
 
 
 def left_members(before: Projection, after: Projection) -> list[Member]:
-    """Members that a later projection does not name any more."""
+    """Members that a later projection no longer names."""
     kept = {} if after.deleted else {segment.index: segment for segment in after.segments}
     left: list[Member] = []
     for segment in before.segments:
@@ -245,7 +249,7 @@ def left_members(before: Projection, after: Projection) -> list[Member]:
 
 
 def _is_stream_id(stream: str) -> bool:
-    """Whether it reads ``epoch.group.member``."""
+    """Whether it has the form ``epoch.group.member``."""
     parts = stream.split(".")
     return len(parts) == 3 and all(p.isascii() and p.isdigit() and len(p) <= DIGITS_MAX for p in parts)
 
@@ -259,7 +263,7 @@ def _open_segment_duty(now: Situation) -> EndTheSegment | None:
         suspects.append(done.harmed[1])
     owner = now.alive.get(last.owner.process)
     if last.policy is Policy.BROADCAST:
-        pass  # its owner is no node
+        pass  # its owner is not a node
     elif owner is None or owner.start != last.owner.start:
         suspects.append(last.owner.process)
     elif owner.state is NodeState.DRAINING:
@@ -268,14 +272,14 @@ def _open_segment_duty(now: Situation) -> EndTheSegment | None:
     silent = tuple(info.node for info in now.nodes if info.node in done.silent)
     could_be = min(view.settings.replicas, len(with_space(now.nodes, silent)))
     if could_be < width:
-        draining = []  # nobody would take its place
+        draining = []  # no node would take its place
     if suspects or draining or (width < could_be and done.may_widen):
         return EndTheSegment(last.index, tuple(dict.fromkeys((*suspects, *draining, *silent))))
     return None
 
 
 def _ended_segments_duty(now: Situation) -> Duty | None:
-    """What is due for the ended segments; of a long map, for those where the last look left off and the newest."""
+    """The next duty for ended segments; of a long map, from where the last check stopped, and for the newest."""
     segments, done = now.view.segments, now.done
     is_long = len(segments) > done.examined_max
     begin = done.place if is_long and done.place < len(segments) else 0
@@ -311,7 +315,7 @@ def _forget_duty(now: Situation, segments: Iterable[Segment]) -> ForgetTheSegmen
 
 
 def _unfinished(now: Situation, segment: Segment) -> Group:
-    """Members that can be asked and have not said that they know the end. A joiner without space has no need to."""
+    """Members that answer and are not known to have the end. A joiner without space does not need it."""
     finalized, full = now.done.finalized, now.done.full | now.tight
     asked = (m for m in segment.members() if m.stream not in finalized and not (m.joining and m.node in full))
     return tuple(member for member in asked if now.answers(member))
@@ -326,7 +330,7 @@ def _ended_segment_duty(now: Situation, segment: Segment) -> Duty | None:
                 if _is_useless(now, group, member):
                     return RemoveJoiner(segment.index, member.stream)
             elif segment.repaired and member.node in done.awaited:
-                continue  # others have all that it has
+                continue  # others have everything that it has
             elif not now.lives(member) and witnesses:
                 return RemoveServingMember(segment.index, member.stream, witnesses)
     if not segment.repaired:
@@ -336,7 +340,7 @@ def _ended_segment_duty(now: Situation, segment: Segment) -> Duty | None:
 
 
 def _is_useless(now: Situation, group: Group, joiner: Member) -> bool:
-    """It will never serve, or somebody else can do so sooner."""
+    """It will never serve, or another node can do so sooner."""
     if not now.lives(joiner) or joiner.node in now.draining or joiner.node in now.tight:
         return True
     unfit = joiner.node in now.done.silent or joiner.node in now.done.full
@@ -344,11 +348,11 @@ def _is_useless(now: Situation, group: Group, joiner: Member) -> bool:
 
 
 def _width_duty(now: Situation, segment: Segment) -> CopyToJoiner | AddMember | RemoveServingMember | None:
-    """Members on nodes that are being drained serve on, but do not count, until others have taken their places."""
+    """Members on draining nodes still serve, but do not count, until others have taken their places."""
     for index, group in enumerate(segment.groups):
         source = next((member for member in group if now.vouches(member)), None)
         if source is None:
-            continue  # nobody to copy from
+            continue  # no source for a copy
         joiner = next((member for member in group if member.joining), None)
         if joiner is not None:
             if now.answers(joiner) and joiner.node not in now.done.full:
@@ -373,7 +377,7 @@ def _tidy_duty(now: Situation) -> TidyNode | None:
 
 
 def _trim_duty(now: Situation) -> TrimMembers | None:
-    """What is trimmed away as a whole was forgotten before: one segment is left that the trim goes through."""
+    """Fully trimmed segments are already forgotten: the trim point lies in one segment at most."""
     trim, trimmed = now.view.trim, now.done.trimmed
     for segment in takewhile(lambda each: each.base <= trim, now.view.segments):
         behind = tuple(m for m in segment.members() if now.answers(m) and trimmed.get(m.stream, 0) < trim)

@@ -1,8 +1,8 @@
 """What a role may ask of its host.
 
-A role is a pure state machine: it is told of a message, a timer or a choice, changes its own fields and returns a
-list of effects. It never performs one. Two hosts carry effects out: the asyncio host of a running process, and the
-checker's world.
+A role is a pure state machine: it receives a message, a timer or a choice, changes its own fields and returns a list of
+effects. It never performs one. Two hosts carry effects out: the asyncio host of a running process, and the world of the
+checker.
 
 The ordering rule, stated once:
 
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 
 class Address(NamedTuple):
-    """Where a message goes: a role inside a process. The process name ``SELF`` means the sender's own process."""
+    """The destination of a message: a role in a process. ``SELF`` is the process of the sender."""
 
     process: str
     role: str
@@ -31,23 +31,23 @@ SELF = "self"
 
 
 class Message(Struct, frozen=True, array_like=True, tag=True):
-    """Anything that travels between roles. Immutable and comparable by value.
+    """What travels between roles. Immutable and comparable by value.
 
-    On a wire it is an array that begins with its class name; a field added at the end, with a default, can be read by
-    both sides.
+    On the wire it is an array that begins with the class name. A field added at the end, with a default, stays readable
+    for both sides.
     """
 
 
 class Record(Struct, frozen=True, array_like=True, tag=True):
-    """Anything that a role asks its host to make durable. Written as messages are."""
+    """What a role asks its host to make durable. Encoded like a message."""
 
 
 class Event(Struct, frozen=True):
-    """Something that happened, told to monitors and to recorded traces. It never changes what the protocol does."""
+    """Something that happened, for monitors and recordings. It never changes what the protocol does."""
 
 
 class Send(Struct, frozen=True):
-    """Send a message. To another process it may be lost, doubled or reordered; to ``SELF`` it arrives at once."""
+    """Send a message. To another process it may be lost, duplicated or reordered; to ``SELF`` it arrives at once."""
 
     to: Address
     message: Message
@@ -71,7 +71,7 @@ class Persist(Struct, frozen=True):
 
 
 class Complete(Struct, frozen=True):
-    """Answer the caller of an operation (an application, never another role)."""
+    """Return the result of an operation to the application."""
 
     operation: int
     result: Event
@@ -82,9 +82,9 @@ class Announce(Struct, frozen=True):
 
 
 class Choose(Struct, frozen=True):
-    """Pick one of several moves that are all safe; the host answers with ``on_choice`` at once.
+    """Pick one of several safe options; the host calls ``on_choice`` at once. Always the last effect of a step.
 
-    Production picks by its own policy (load, zones), the checker tries every one. It is always a step's last effect.
+    Production picks by policy (load, zones); the checker tries every option.
     """
 
     key: str

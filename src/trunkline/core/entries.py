@@ -1,6 +1,6 @@
-"""Entries and the batches they travel in.
+"""Entries, and the batches that hold them.
 
-Roles know a batch by its identity only; the bytes stay with the host, which stores and sends them by that identity.
+Roles know a batch by its identity only; the host stores and sends the bytes under that identity.
 
     GLSN   1    2    3    4    5    6
          +---------+----+--------------+
@@ -18,17 +18,17 @@ from itertools import islice
 from msgspec import Struct
 
 
-class Kind(enum.Enum):
+class FrameKind(enum.Enum):
     DATA = "data"
     JUNK = "junk"
 
 
 class Frame(Struct, frozen=True, array_like=True):
-    """A batch at its position. Two frames are the same value only if every field is equal."""
+    """A batch at its position. Two frames are equal only if every field is."""
 
     first: int  # GLSN of its first entry
     count: int
-    kind: Kind
+    kind: FrameKind
     writer: str
     seq: int
     checksum: int
@@ -39,36 +39,34 @@ class Frame(Struct, frozen=True, array_like=True):
 
     def brief(self) -> str:
         at = str(self.first) if self.count == 1 else f"{self.first}-{self.next - 1}"
-        return (
-            f"JUNK {at}"
-            if self == junk(self.first)
-            else f"{self.kind.name} {at}={self.checksum} {self.writer}/{self.seq}"
-        )
+        if self == junk(self.first):
+            return f"JUNK {at}"
+        return f"{self.kind.name} {at}={self.checksum} {self.writer}/{self.seq}"
 
 
 def junk(glsn: int) -> Frame:
-    """The one canonical form of a filled hole: one position, no writer."""
-    return Frame(glsn, 1, Kind.JUNK, "", 0, 0)
+    """The canonical form of a filled hole: one position, no writer."""
+    return Frame(glsn, 1, FrameKind.JUNK, "", 0, 0)
 
 
 class Frames:
-    """Frames of one stream, sorted by position and never overlapping.
+    """Frames of one stream, sorted by position, without overlaps.
 
-    A tuple is taken as found on a disk, in order of arrival, and copied; any other sequence must be sorted already and
-    is used as it is, so that a host may keep millions of frames in a container of its own.
+    A tuple is in order of arrival, as read from a disk, and is copied. Any other sequence must be sorted, and is used
+    in place: a host keeps millions of frames in a container of its own.
     """
 
     def __init__(self, frames: Sequence[Frame] = ()) -> None:
         found = not isinstance(frames, MutableSequence)
         self._frames = frames if isinstance(frames, MutableSequence) else sorted(frames, key=_first)
         self._highest = self._frames[-1].next - 1 if self._frames else 0
-        self._covered = sum(frame.count for frame in self._frames) if found else None  # positions; None: not yet known
+        self._covered = sum(frame.count for frame in self._frames) if found else None  # positions; None: not counted
 
     def __len__(self) -> int:
         return len(self._frames)
 
     def overlapping(self, first: int, count: int) -> Frame | None:
-        """The first frame that shares a position with ``[first, first + count)``."""
+        """The first frame that overlaps ``[first, first + count)``."""
         if first > self._highest:
             return None
         at = bisect.bisect_right(self._frames, first, key=_first)
@@ -82,7 +80,7 @@ class Frames:
         return self.overlapping(glsn, 1)
 
     def add(self, frame: Frame) -> None:
-        """Keep a frame that overlaps nothing."""
+        """Add a frame that overlaps no other."""
         if frame.first > self._highest:
             self._frames.append(frame)
             self._highest = frame.next - 1
@@ -92,16 +90,16 @@ class Frames:
             self._covered += frame.count
 
     def remove(self, frame: Frame) -> None:
-        """Forget one frame, which is there."""
+        """Remove a frame, which must be present."""
         at = bisect.bisect_left(self._frames, frame.first, key=_first)
         self._forget(at, at + 1)
 
     def highest(self) -> int:
-        """The highest position that holds an entry; 0 if there is none."""
+        """The highest written position; 0 if there is none."""
         return self._highest
 
     def run_from(self, glsn: int, limit: int) -> tuple[Frame, ...]:
-        """Up to ``limit`` frames that follow each other without a hole, the first one holding ``glsn``."""
+        """Up to ``limit`` consecutive frames without a hole; the first holds ``glsn``."""
         return tuple(islice(self._run(glsn), limit))
 
     def contiguous_end(self, start: int) -> int:
@@ -118,7 +116,7 @@ class Frames:
         return start
 
     def between(self, first: int, end: int) -> tuple[Frame, ...]:
-        """Frames that share a position with ``[first, end)``."""
+        """Frames that overlap ``[first, end)``."""
         if first >= end:
             return ()
         low = bisect.bisect_right(self._frames, first, key=_next)
@@ -126,19 +124,19 @@ class Frames:
         return tuple(self._frames[low:high])
 
     def cut_from(self, end: int) -> None:
-        """Forget every frame that begins at or past ``end``."""
+        """Remove every frame that begins at or past ``end``."""
         self._forget(bisect.bisect_left(self._frames, end, key=_first), len(self._frames))
 
     def drop_through(self, point: int) -> None:
-        """Forget every frame that lies wholly at or below ``point``."""
+        """Remove every frame that lies entirely at or below ``point``."""
         self._forget(0, bisect.bisect_right(self._frames, point + 1, key=_next))
 
     def all(self) -> Sequence[Frame]:
-        """All of them, for reading at once: it may be the container itself."""
+        """All frames. It may be the container itself: read it at once."""
         return tuple(self._frames) if isinstance(self._frames, list) else self._frames
 
     def _run(self, glsn: int) -> Iterator[Frame]:
-        """Frames without a hole between them, the first one holding ``glsn``."""
+        """Consecutive frames without a hole; the first holds ``glsn``."""
         at = bisect.bisect_right(self._frames, glsn, key=_first) - 1
         if at < 0 or self._frames[at].next <= glsn:
             return

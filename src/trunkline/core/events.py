@@ -1,28 +1,28 @@
-"""What roles tell monitors, and how operations end.
+"""Events for monitors, and the results of operations.
 
-The first part is announced; monitors in searches and over recorded traces see the same events. The second part is told
-by the host about its clients and processes. The third part are results: each says whether the thing happened, did not
-happen, or may have.
+Roles announce the first part; monitors see the same events in searches and in recordings. The host reports the second
+part about its clients and processes. The third part are results: each says whether the thing happened, did not happen,
+or may have.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 from trunkline.core.effects import Event, Message
 from trunkline.core.entries import Frame
+from trunkline.core.messages import Reason
 from trunkline.core.projection import Owner, Projection
 
 
 class Projected(Event, frozen=True):
-    """The metadata accepted this projection (told again when its process starts)."""
+    """The metadata store accepted this projection (repeated when its process starts)."""
 
     projection: Projection
 
 
 class FrameStored(Event, frozen=True):
-    """A node holds the frame durably."""
+    """A node stored the frame durably."""
 
     node: str
     incarnation: int
@@ -33,19 +33,19 @@ class FrameStored(Event, frozen=True):
 
 
 class StreamRecovered(Event, frozen=True):
-    """A node that starts holds these frames durably, and knows this end."""
+    """A node started with these durable frames and this end."""
 
     node: str
     incarnation: int
     log: str
     segment: int
     stream: str
-    frames: Sequence[Frame]  # perhaps the role's own: read it at once, keep it never
+    frames: Sequence[Frame]  # perhaps the container of the role: read it at once, do not keep it
     end: int | None
 
 
 class StreamDamaged(Event, frozen=True):
-    """A running node found that it cannot read these frames of a stream any more."""
+    """A running node can no longer read these frames of a stream."""
 
     node: str
     log: str
@@ -71,7 +71,7 @@ class StreamFinalized(Event, frozen=True):
 
 
 class StreamTrimmed(Event, frozen=True):
-    """Everything up to ``point`` has been deleted."""
+    """Everything up to ``point`` was deleted."""
 
     node: str
     log: str
@@ -95,7 +95,7 @@ class PositionsGranted(Event, frozen=True):
 
 
 class Committed(Event, frozen=True):
-    """The appender knows that every member has the frame."""
+    """Every member has the frame, and the appender knows it."""
 
     log: str
     segment: int
@@ -104,7 +104,7 @@ class Committed(Event, frozen=True):
 
 
 class EntriesRead(Event, frozen=True):
-    """A reader returned this frame to its caller, from ``position`` on."""
+    """A reader returned this frame to its caller, starting at ``position``."""
 
     log: str
     position: int
@@ -112,12 +112,12 @@ class EntriesRead(Event, frozen=True):
 
 
 class PositionsSkipped(Event, frozen=True):
-    """A reader passed ``[first, end)``: trimmed away, or declared lost."""
+    """A reader skipped ``[first, end)``: trimmed, or declared lost."""
 
     log: str
     first: int
     end: int
-    why: str
+    why: Reason  # TRIMMED or LOST
 
 
 class HoleFilled(Event, frozen=True):
@@ -127,7 +127,7 @@ class HoleFilled(Event, frozen=True):
 
 
 class ValueCarried(Event, frozen=True):
-    """A value that only some members had is now on all of them."""
+    """A value that only some members had is on all of them now."""
 
     log: str
     segment: int
@@ -135,7 +135,7 @@ class ValueCarried(Event, frozen=True):
 
 
 class NoRedundancy(Event, frozen=True):
-    """The new segment has fewer replicas than the log asks for."""
+    """The new segment has fewer replicas than the settings of the log require."""
 
     log: str
     segment: int
@@ -144,16 +144,33 @@ class NoRedundancy(Event, frozen=True):
 
 
 class ReopenRequested(Event, frozen=True):
-    """An operator asked for a read-only log to be opened again."""
+    """An operator reopens a read-only log."""
 
     log: str
 
 
 class ReconfigurationBlocked(Event, frozen=True):
-    """No intact member of a group can be reached: ending the segment would risk committed entries."""
+    """No intact member of a group is reachable: ending the segment would risk committed entries."""
 
     log: str
     segment: int
+
+
+class LogBlocked(Event, frozen=True):
+    """The coordinator must end the open segment and cannot: the log waits for one of its nodes."""
+
+    log: str
+    segment: int
+
+
+class LogUnblocked(Event, frozen=True):
+    log: str
+
+
+class DutiesOver(Event, frozen=True):
+    """The log was deleted, and no node that may come back holds a stream of it."""
+
+    log: str
 
 
 class MemberRebuilt(Event, frozen=True):
@@ -169,7 +186,7 @@ class MemberRemoved(Event, frozen=True):
 
 
 class NodeGivenUp(Event, frozen=True):
-    """A node has been away for so long that its repaired segments are copied elsewhere."""
+    """A node was absent for so long that its repaired segments are copied elsewhere."""
 
     log: str
     node: str
@@ -180,14 +197,14 @@ class LeaseLost(Event, frozen=True):
 
 
 class FollowedSegment(Event, frozen=True):
-    """A reader went from one segment to a later one, and goes on at ``position``."""
+    """A reader moved on to a later segment, at ``position``."""
 
     log: str
     segment: int
     position: int
 
 
-# --------------------------------------------------------------------------------------------------- told by the host
+# --------------------------------------------------------------------------------------------------- of the host
 
 
 class Invoked(Event, frozen=True):
@@ -205,7 +222,7 @@ class Completed(Event, frozen=True):
 
 
 class ProcessEnded(Event, frozen=True):
-    """The process crashed, or its disk was wiped (told by the checker; nobody records its own end)."""
+    """The process crashed, or its disk was wiped (reported by the checker: a process does not record its own end)."""
 
     kind: str
 
@@ -219,29 +236,17 @@ class Appended(Event, frozen=True):
     glsn: int
 
 
-class Cause(enum.Enum):
-    """Why something was refused, for programs. The text beside it is for people, and may change."""
-
-    OTHER = "other"  # also of recordings from before there were causes
-    NO_SUCH_LOG = "no such log"  # or it was deleted
-    SEALED = "sealed"
-    OWNED = "owned"  # by another writer
-    CONDITION = "condition"  # the append was to take one exact position, and could not
-    NO_SPACE = "no space"
-    TOO_LARGE = "too large"
-
-
 class AppendRefused(Event, frozen=True):
     """Not committed, now or ever."""
 
     why: str
-    cause: Cause = Cause.OTHER
-    next: int = 0  # CONDITION: the position that it would have got; 0: not known
+    cause: Reason = Reason.OTHER
+    next: int = 0  # CONDITION: the position that it would have received; 0: unknown
     owner: str = ""  # OWNED
 
 
 class OutcomeUnknown(Event, frozen=True):
-    """It may have been committed: the position has been trimmed away or declared lost."""
+    """It may have been committed: the position was trimmed or declared lost."""
 
     glsn: int
 
@@ -258,7 +263,7 @@ class RequestRefused(Event, frozen=True):
     """Nothing was changed."""
 
     why: str
-    cause: Cause = Cause.OTHER
+    cause: Reason = Reason.OTHER
 
 
 class SubscriptionEnded(Event, frozen=True):
@@ -270,7 +275,7 @@ class TailIs(Event, frozen=True):
 
 
 class PeekIs(Event, frozen=True):
-    """The next position that would be handed out."""
+    """The next position that the sequencer would grant."""
 
     glsn: int
 

@@ -1,18 +1,18 @@
-"""What a destination decides inside the transaction of a flush or a seed, before it writes anything.
+"""The decision of a destination inside the transaction of a flush or a seed, before it writes anything.
 
-Every kind of destination asks here, and so does the checker's model of one. Whoever cannot ask inside a transaction
-(one statement does it all) must come to the same answer: the contract suite compares them.
+Every kind of destination decides here, and so does the model of the checker. A destination that does everything in one
+statement must reach the same decision: the contract suite compares them.
 
-A *mark* is a short text that only one version of one source has. It is stored beside the position, so that a position
-cannot be taken for that of another source, or of another history of the same one. An empty mark is not known: an older
-release did not store it.
+A *mark* is a fingerprint of one version of one source. It is stored with the position, so that a position is never
+taken for that of another source, or of another history of the same source. An empty mark is unknown: an older release
+did not store it.
 
 Rules
- F1  A token above mine: another deliverer owns it now. Nothing of mine is written, ever again under this token.
- F2  What was done before (the stored position is ``through``, with its mark) is a success, and nothing is written. Only
-     a seed that was planned from there is written: an operator wants those rows anew.
- F3  A flush or a seed is written only over what it was planned from: the stored position and mark are the expected
-     ones. So a seed may take a position back, as an operator asked, but one that comes too late does not.
+ F1  A stored token above mine: another deliverer owns the destination. Nothing is written under this token again.
+ F2  If the stored position and mark are ``through`` and its mark, the write was done before: success, and nothing is
+     written. Only a seed that was planned from there is written: an operator wants those rows again.
+ F3  A flush or a seed is written only over the position and mark that it was planned from. So a seed may move a
+     position back on the request of an operator, but a late seed may not.
  F4  A flush is never written over rows of another source. A seed that was planned from them replaces them.
 """
 
@@ -24,22 +24,22 @@ from typing import NamedTuple
 
 class Decision(enum.Enum):
     PROCEED = "proceed"
-    ALREADY = "already"  # done before; success, nothing is written
+    ALREADY = "already"  # done before: success, nothing is written
     FENCED = "fenced"  # nothing is written
     FOREIGN = "foreign"  # nothing is written
     MOVED = "moved"  # nothing is written
 
 
-class Held(NamedTuple):
-    """What a destination has stored. One without a record, or without a table, has position 0."""
+class StoredPosition(NamedTuple):
+    """What a destination has stored. Without a record or a table the position is 0."""
 
     position: int = 0
     token: int = 0
-    mark: str = ""  # of the version at ``position``
+    mark: str = ""  # of ``position``
     source: str = ""  # identity of the source
 
 
-class Step(NamedTuple):
+class PlannedWrite(NamedTuple):
     """A flush, or a seed."""
 
     expected: int  # the position that it was planned from
@@ -47,17 +47,17 @@ class Step(NamedTuple):
     through: int
     through_mark: str
     token: int
-    source: str | None  # whose rows must be there; None: whatever is there is replaced
+    source: str | None  # whose rows must be there; None: replace any rows
 
 
-def decide(held: Held, step: Step) -> Decision:
-    """What becomes of a flush or a seed."""
+def decide(held: StoredPosition, step: PlannedWrite) -> Decision:
+    """Whether a flush or a seed may be written."""
     if held.token > step.token:  # F1
         return Decision.FENCED
     if step.source is not None and held.position and held.source != step.source:  # F4
         return Decision.FOREIGN
     done = (held.position, held.mark) == (step.through, step.through_mark)
-    if done and step.source is not None:  # F2, also of one that was planned from there
+    if done and step.source is not None:  # F2, also if it was planned from there
         return Decision.ALREADY
     if (held.position, held.mark) == (step.expected, step.mark):  # F3
         return Decision.PROCEED

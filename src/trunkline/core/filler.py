@@ -1,29 +1,29 @@
-"""The filler: settles positions for good, from the head of their chain down.
+"""The filler: settles positions, from the head of their chain down.
 
     open segment     the positions were granted and their writer is silent: JUNK, unless the head has a value
-    ended segment    the positions lie below the end: the head's value, or JUNK if the head has none
+    ended segment    the positions lie below the end: the value of the head, or JUNK if the head has none
 
-A writer that dies leaves thousands of positions, so what is asked for is a run of them. The head fills it up to the
-first value that it has, and that much is settled as one; a value at the very beginning is settled alone.
+A writer that dies leaves thousands of positions, so a request covers a run. The head fills it up to the first value
+that it has, and that part is settled together; a value at the very beginning is settled alone.
 
 States of one filling
-    writing(member i) --RunFilled / Stored / head's Written--> writing(i + 1) ... --> done
+    writing(member i) --RunFilled / Stored / Written of the head--> writing(i + 1) ... --> done
     writing(i) --the member lacks the stream or its end--> preparing(i) --Opened / Finalized--> writing(i)
     In a repaired segment nothing is written: members are read, one after another, until one has the value.
 
 Rules
  F1  The head decides. ``Written`` there means: carry that value on, unchanged.
  F2  A different value further down means that this projection is stale: nothing is returned.
- F3  A value counts as settled only when every member of the group has it.
- F4  Nothing is written at or past the end, and nothing passes a seal before the end is known to the member.
- F5  In a repaired segment no JUNK is offered to anybody.
+ F3  A value is settled only when every member of the group has it.
+ F4  Nothing is written at or past the end, and nothing passes a seal before the member knows the end.
+ F5  In a repaired segment no member is offered JUNK.
  F6  A run stays in one group: it ends with its stripe unit.
 """
 
 from __future__ import annotations
 
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Effects, Message, Send, SetTimer
-from trunkline.core.entries import Frame, Kind, junk
+from trunkline.core.entries import Frame, FrameKind, junk
 from trunkline.core.events import HoleFilled, ValueCarried
 from trunkline.core.messages import (
     FillRun,
@@ -47,7 +47,7 @@ from trunkline.core.projection import Member, Projection, Segment
 from trunkline.core.siblings import Fill, FillDone
 from trunkline.core.timing import DEFAULT_TIMING, Timing
 
-RUN_MAX = 4096  # positions filled at once; too big: a node is busy with it for long; too small: more round trips
+RUN_MAX = 4096  # positions in a run; too big: a node is busy for long; too small: more round trips
 
 
 class Filling:
@@ -56,14 +56,14 @@ class Filling:
         self.segment = segment
         self.glsn = glsn
         self.end = min(end, glsn + RUN_MAX, _unit_end(segment, glsn))  # F6; the head may make it shorter
-        self.wanted = end  # how far the last of those goes that want all of it
+        self.wanted = end  # the highest end that an insisting requester wants
         self.group = segment.serving(segment.group_of(glsn))
-        self.at = 0  # which member is asked now
+        self.at = 0  # index of the member that is asked
         self.preparing = False
-        self.told = False  # the member that is asked now has been told of the end
+        self.knows_end = False  # the member that is asked received the end
         self.frame: Frame | None = None  # the value, once the head has decided
         self.requesters: list[str] = []
-        self.insisting: list[str] = []  # those of them that want all of it
+        self.insisting: list[str] = []  # requesters that want the whole range
 
     @property
     def key(self) -> str:
@@ -75,7 +75,7 @@ class Filling:
 
     @property
     def is_run(self) -> bool:
-        """Whether it is about several positions that may all be JUNK."""
+        """Whether it covers several positions that may all be JUNK."""
         return self.end > self.glsn + 1 and not self.segment.repaired
 
     def offer(self) -> Frame:
@@ -98,7 +98,7 @@ class Filler:
         return []
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a filler asks for no choice, yet {key} was made")
+        raise AssertionError(f"a filler makes no choice, but {key} was chosen")
 
     def on_timer(self, key: str) -> Effects:
         return self._refused(self.fillings[key], Reason.SILENT)
@@ -121,7 +121,7 @@ class Filler:
                 return [effect for f in self._awaiting(stream) if f.preparing for effect in self._write(f)]
             case Rejected(stream, glsn, reason):
                 return self._on_rejected(stream, glsn, reason)
-        raise AssertionError(f"a filler does not take {message}")
+        raise AssertionError(f"a filler does not accept {message}")
 
     def _on_fill(self, role: str, message: Fill) -> Effects:
         segment = message.projection.segment(message.segment)
@@ -168,7 +168,7 @@ class Filler:
             goes_on = filling.end == reached < filling.wanted
             filling.end = max(reached, filling.glsn + 1)
             if reached == filling.glsn:
-                return self._write(filling)  # the head has a value: it is carried on alone
+                return self._write(filling)  # the head has a value: carry it on alone
             filling.frame = junk(filling.glsn)
             following = self._begin_next(filling) if goes_on else []
         elif reached < filling.end:  # F2
@@ -176,7 +176,7 @@ class Filler:
         return [*self._next_member(filling), *following]
 
     def _begin_next(self, filling: Filling) -> Effects:
-        """The head works on the next run while the others have this one: whoever wants that will find it begun."""
+        """The head fills the next run while the other members fill this one."""
         following = Filling(filling.projection, filling.segment, filling.end, filling.wanted)
         if following.key in self.fillings:
             return []
@@ -187,8 +187,8 @@ class Filler:
         return [f for f in self._awaiting(stream) if f.segment.repaired and not f.preparing and f.glsn == glsn]
 
     def _on_unwritten(self, filling: Filling) -> Effects:
-        """A member that has not heard of the end holds back; one that has, and lacks the value, is damaged."""
-        return self._refused(filling, Reason.CORRUPT if filling.told else Reason.END_UNKNOWN)
+        """A member without the end holds values back; one that knows the end and lacks the value is damaged."""
+        return self._refused(filling, Reason.CORRUPT if filling.knows_end else Reason.END_UNKNOWN)
 
     def _on_member_value(self, filling: Filling, value: Frame) -> Effects:
         if filling.frame is None:  # F1: the first member that can answer is the head
@@ -215,10 +215,10 @@ class Filler:
             filling.preparing = True
             return self._ask(filling, Open(descriptor_of(projection, segment, member)))
         if reason in (Reason.UNKNOWN, Reason.END_UNKNOWN) and segment.end is not None:  # F4
-            filling.preparing, filling.told = True, True
+            filling.preparing, filling.knows_end = True, True
             return self._ask(filling, Finalize(descriptor_of(projection, segment, member), segment.end))
         if segment.repaired and reason in (Reason.SILENT, Reason.CORRUPT) and filling.at + 1 < len(filling.group):
-            filling.at, filling.told = filling.at + 1, False  # every member of a repaired segment has every value
+            filling.at, filling.knows_end = filling.at + 1, False  # every member of a repaired segment has every value
             return self._write(filling)
         return self._done(filling, (), reason)
 
@@ -228,7 +228,7 @@ class Filler:
         if not filling.segment.repaired:
             log, index = filling.projection.log, filling.segment.index
             effects += [
-                Announce((HoleFilled if frame.kind is Kind.JUNK else ValueCarried)(log, index, frame))
+                Announce((HoleFilled if frame.kind is FrameKind.JUNK else ValueCarried)(log, index, frame))
                 for frame in frames
             ]
         answer = FillDone(filling.segment.index, filling.glsn, frames, why, "" if frames else filling.member.node)
@@ -245,7 +245,7 @@ def _settled(filling: Filling) -> tuple[Frame, ...]:
 
 
 def _unit_end(segment: Segment, glsn: int) -> int:
-    """Where the stripe unit of a position ends, and with it what the members of its group hold together."""
+    """The end of the stripe unit of a position."""
     if len(segment.groups) == 1:
         return glsn + RUN_MAX
     return glsn + segment.stripe_unit - (glsn - segment.base) % segment.stripe_unit

@@ -1,12 +1,12 @@
-"""The lease keeper of a process: registers it, and renews its lease.
+"""The lease keeper of a process: registers the process, and renews its lease.
 
 States
     joining --Registered--> fresh --no answer for lease_ms--> stale --Registered--> fresh
 
 Rules
- L1  Damage is told at once, and with every renewal after that: who knows an older count looks at the node anew.
- L2  Room that has become less is told at once, and with every renewal after that: nothing is put where it would be
-     refused. More room is told with the next renewal.
+ L1  Damage is reported at once, and with every later renewal: a coordinator with an older count checks the node again.
+ L2  Less space is reported at once, and with every later renewal, so that nothing is placed where it would be refused.
+     More space is reported with the next renewal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from trunkline.core.effects import Address, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.messages import NodeInfo, Register, Registered
-from trunkline.core.siblings import DamageFound, SpaceTold
+from trunkline.core.siblings import DamageFound, SpaceReported
 
 
 class LeaseState(enum.Enum):
@@ -31,7 +31,7 @@ class LeaseKeeper:
         self.info = info
         self.register = register
         self.retry_ms = retry_ms
-        self.lease_ms = lease_ms  # None: register once, keep no lease
+        self.lease_ms = lease_ms  # None: registers once, without a lease
         self.state = LeaseState.JOINING
 
     @property
@@ -42,7 +42,7 @@ class LeaseKeeper:
         return self._renew()
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a lease keeper asks for no choice, yet {key} was made")
+        raise AssertionError(f"a lease keeper makes no choice, but {key} was chosen")
 
     def on_timer(self, key: str) -> Effects:
         if key == "renew":
@@ -59,13 +59,13 @@ class LeaseKeeper:
             case DamageFound():
                 self.info = replace(self.info, damaged=self.info.damaged + 1)  # L1
                 return self._renew()
-            case SpaceTold(space) if space is self.info.space:
+            case SpaceReported(space) if space is self.info.space:
                 return []
-            case SpaceTold(space):
+            case SpaceReported(space):
                 less = space > self.info.space
                 self.info = replace(self.info, space=space)  # L2
                 return self._renew() if less or self.lease_ms is None else []
-        raise AssertionError(f"a lease keeper does not take {message}")
+        raise AssertionError(f"a lease keeper does not accept {message}")
 
     def _renew(self) -> Effects:
         return [Send(self.register, Register(self.info)), SetTimer("renew", self.retry_ms)]

@@ -1,8 +1,7 @@
-"""Everything that travels between processes, request beside answer.
+"""Messages between processes, each request next to its answer.
 
-An answer repeats what it answers (stream, position, writer and seq), so that a late or doubled answer can be told
-from the awaited one by its content. Nobody sends a request for a segment that it has not read in an accepted
-projection.
+An answer repeats what it answers (stream, position, writer and seq), so a late or duplicated answer differs from the
+awaited one by its content. A process sends requests for a segment only after it has read it in an accepted projection.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from msgspec import Struct
 from trunkline.core.effects import Message
 from trunkline.core.entries import Frame
 from trunkline.core.projection import Group, Member, Owner, Policy, Projection, Segment
-from trunkline.core.space import Space as Space  # of a node, in the registry
+from trunkline.core.space import Space as Space
 
 # ---------------------------------------------------------------------------------------------- identity of a stream
 
 
-class Target(Struct, frozen=True, array_like=True):
-    """Which stream a request is for. A node compares every field for equality."""
+class StreamTarget(Struct, frozen=True, array_like=True):
+    """The stream that a request is for. A node compares every field."""
 
     cluster: str
     log: str
     segment: int
-    epoch: int  # the segment's epoch, never the projection's
+    epoch: int  # of the segment, never of the projection
     stream: str
     incarnation: int
 
@@ -34,9 +33,9 @@ class Target(Struct, frozen=True, array_like=True):
 
 
 class Descriptor(Struct, frozen=True, array_like=True):
-    """What a node must know of a stream."""
+    """What a node must know about a stream."""
 
-    target: Target
+    target: StreamTarget
     base: int
     policy: Policy
     stripe_unit: int
@@ -48,12 +47,14 @@ class Descriptor(Struct, frozen=True, array_like=True):
         return f"{self.target.brief()} from {self.base} {self.policy.value} {members} by {self.owner.brief()}"
 
 
-def target_of(projection: Projection, segment: Segment, member: Member) -> Target:
-    return Target(projection.cluster, projection.log, segment.index, segment.epoch, member.stream, member.incarnation)
+def target_of(projection: Projection, segment: Segment, member: Member) -> StreamTarget:
+    return StreamTarget(
+        projection.cluster, projection.log, segment.index, segment.epoch, member.stream, member.incarnation
+    )
 
 
 def descriptor_of(projection: Projection, segment: Segment, member: Member) -> Descriptor:
-    """The descriptor of a member's stream. Members are those that the segment has now; only their order is told."""
+    """The descriptor of the stream of a member, with the present members of its group."""
     group = next(group for group in segment.groups if member in group)
     target = target_of(projection, segment, member)
     return Descriptor(target, segment.base, segment.policy, segment.stripe_unit, group, segment.owner)
@@ -71,9 +72,9 @@ class Opened(Message, frozen=True):
 
 
 class Write(Message, frozen=True):
-    """Chain: store a frame at its position. ``repair`` writes pass a seal, but need a known end above the frame."""
+    """Chain: store a frame at its position. A ``repair`` write passes a seal, but only below a known end."""
 
-    target: Target
+    target: StreamTarget
     frame: Frame
     repair: bool = False
 
@@ -86,7 +87,7 @@ class Stored(Message, frozen=True):
 class FillRun(Message, frozen=True):
     """Chain: store JUNK at every free position of ``[first, end)``, up to the first that holds an entry."""
 
-    target: Target
+    target: StreamTarget
     first: int
     end: int
     repair: bool = False
@@ -110,26 +111,26 @@ class Written(Message, frozen=True):
 
 
 class Append(Message, frozen=True):
-    """Broadcast: store the next frame of the owner; ``lac`` is the last GLSN that the owner knows to be committed."""
+    """Broadcast: store the next frame of the owner. ``lac``: the last add confirmed, the highest committed GLSN."""
 
-    target: Target
+    target: StreamTarget
     owner: Owner
     frame: Frame
     lac: int
 
 
 class Release(Message, frozen=True):
-    """Broadcast: tell the LAC of an idle owner."""
+    """Broadcast: the LAC of an idle owner."""
 
-    target: Target
+    target: StreamTarget
     owner: Owner
     lac: int
 
 
 class Read(Message, frozen=True):
-    """Frames from ``glsn`` on, in order and without a hole, at most ``limit`` of them."""
+    """Up to ``limit`` frames from ``glsn``, in order and without a hole."""
 
-    target: Target
+    target: StreamTarget
     glsn: int
     limit: int
 
@@ -141,7 +142,7 @@ class ReadFrames(Message, frozen=True):
 
 
 class Unwritten(Message, frozen=True):
-    """Nothing readable at ``glsn``. ``written`` is the position after the highest one that the stream holds."""
+    """Nothing readable at ``glsn``. ``written``: the position after the highest one in the stream."""
 
     stream: str
     glsn: int
@@ -150,15 +151,15 @@ class Unwritten(Message, frozen=True):
 
 
 class Subscribe(Message, frozen=True):
-    """Like ``Read``, but answered only when there is something to say: frames, a seal, or an end."""
+    """Like ``Read``, but answered only when there are frames, a seal or an end."""
 
-    target: Target
+    target: StreamTarget
     glsn: int
     limit: int
 
 
 class FindTail(Message, frozen=True):
-    target: Target
+    target: StreamTarget
     operation: int
 
 
@@ -176,8 +177,8 @@ class Seal(Message, frozen=True):
 
 
 class Sealed(Message, frozen=True):
-    """The stream takes no more writes. ``next``: chain, after the highest ever written; broadcast, the contiguous
-    end.
+    """The stream accepts no more writes. ``next``: chain, after the highest position ever written; broadcast, the
+    contiguous end.
     """
 
     stream: str
@@ -189,11 +190,11 @@ class Sealed(Message, frozen=True):
 class Finalize(Message, frozen=True):
     descriptor: Descriptor
     end: int
-    nonce: int = 0  # repeated in the answer, for callers that need an answer to this very question
+    nonce: int = 0  # repeated in the answer
 
 
 class Finalized(Message, frozen=True):
-    """``intact``: the stream has not lost data, as far as it knows."""
+    """``intact``: the stream knows of no lost data."""
 
     stream: str
     intact: bool = True
@@ -201,9 +202,9 @@ class Finalized(Message, frozen=True):
 
 
 class Drop(Message, frozen=True):
-    """Only for a stream id that has left the projection for ever."""
+    """Only for a stream id that has left the projection; it never returns."""
 
-    target: Target
+    target: StreamTarget
 
 
 class Dropped(Message, frozen=True):
@@ -211,18 +212,18 @@ class Dropped(Message, frozen=True):
 
 
 class Inventory(Message, frozen=True):
-    """Which streams of this log do you keep?"""
+    """List the streams of this log on the node."""
 
     log: str
 
 
 class Inventoried(Message, frozen=True):
     log: str
-    streams: tuple[Target, ...]
+    streams: tuple[StreamTarget, ...]
 
 
 class Trim(Message, frozen=True):
-    target: Target
+    target: StreamTarget
     point: int
 
 
@@ -232,9 +233,9 @@ class TrimDone(Message, frozen=True):
 
 
 class Digest(Message, frozen=True):
-    """Identities of all frames that share a position with ``[first, end)``."""
+    """The identities of all frames that overlap ``[first, end)``."""
 
-    target: Target
+    target: StreamTarget
     first: int
     end: int
 
@@ -249,7 +250,7 @@ class Digested(Message, frozen=True):
 class Fetch(Message, frozen=True):
     """Frames with their bytes, for a joining member. A stream that lost data refuses."""
 
-    target: Target
+    target: StreamTarget
     first: int
     end: int
 
@@ -262,26 +263,42 @@ class Fetched(Message, frozen=True):
 
 
 class Reason(enum.Enum):
+    """Why a request or an operation was refused, for programs. A text beside it is for people, and may change."""
+
+    # of a node or a sequencer
     UNKNOWN = "unknown stream"
     GONE = "dropped stream"
     MISMATCH = "another identity"
-    SEALED = "sealed"
-    TRIMMED = "trimmed"
     CORRUPT = "corrupt"
-    NO_SPACE = "no space"
     NOT_OWNER = "not the owner"
     GAP = "not contiguous"
     END_UNKNOWN = "end unknown"
     SILENT = "no answer"
     STALE = "another value further down"
+
+    # of both
+    SEALED = "sealed"
+    TRIMMED = "trimmed"
+    NO_SPACE = "no space"
     TOO_LARGE = "larger than a stripe unit"
+
+    # of an operation
+    NO_SUCH_LOG = "no such log"  # or it was deleted
+    OWNED = "owned"  # by another writer
+    CONDITION = "condition"  # a conditional append did not get its position
+    LOST = "lost"  # an operator declared the positions lost
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reason | None:
+        return cls.TOO_LARGE if value == "too large" else None  # as older recordings have it
 
 
 class Rejected(Message, frozen=True):
     """The request changed nothing. ``point``: trim point (TRIMMED), expected position (GAP), incarnation (MISMATCH)."""
 
     stream: str
-    glsn: int  # the position that was asked for (FindTail: its operation); 0 where a request has none
+    glsn: int  # the requested position (FindTail: its operation); 0 if the request has none
     reason: Reason
     point: int = 0
 
@@ -290,9 +307,9 @@ class Rejected(Message, frozen=True):
 
 
 class Next(Message, frozen=True):
-    """Ask for ``count`` positions for the append that the writer numbered ``seq``.
+    """Request ``count`` positions for append ``seq`` of the writer.
 
-    ``beaten``: how many positions this append was given before that readers filled before its bytes had arrived.
+    ``beaten``: how many earlier positions of this append were filled by readers before its bytes arrived.
     """
 
     log: str
@@ -305,8 +322,8 @@ class Next(Message, frozen=True):
 
 
 class Granted(Message, frozen=True):
-    """``first`` … ``first + count - 1`` are the writer's. ``skipped`` … ``first - 1`` are nobody's and must be
-    filled.
+    """``first`` … ``first + count - 1`` belong to the writer. It must fill ``skipped`` … ``first - 1``, which stay
+    unused.
     """
 
     log: str
@@ -318,7 +335,7 @@ class Granted(Message, frozen=True):
 
 
 class Peek(Message, frozen=True):
-    """Which position is handed out next? And how long may the one at ``glsn`` take?"""
+    """Ask for the next position, and how patient a reader should be at ``glsn``."""
 
     log: str
     segment: Segment
@@ -326,8 +343,8 @@ class Peek(Message, frozen=True):
 
 
 class Peeked(Message, frozen=True):
-    """``next`` is handed out next. From the position that was asked about up to ``alike``, the appends were beaten as
-    often as ``beaten`` says: whoever fills waits the longer.
+    """``next``: the next position to be granted. The appends from the requested position up to ``alike`` were beaten
+    ``beaten`` times: a reader waits longer before it fills them.
     """
 
     log: str
@@ -338,7 +355,7 @@ class Peeked(Message, frozen=True):
 
 
 class NotGranted(Message, frozen=True):
-    """``next`` is the sequencer's next position where ``expect`` failed, otherwise 0."""
+    """``next``: the next position of the sequencer if ``expect`` failed, otherwise 0."""
 
     log: str
     segment: int
@@ -355,20 +372,18 @@ class NodeState(enum.Enum):
     RW = "rw"
     DRAINING = "draining"
     GONE = "gone"
-    CLIENT = (
-        "client"  # no node: a process that writes a broadcast log. It is in the registry as long as its lease holds
-    )
+    CLIENT = "client"  # not a node: the writer of a broadcast log, registered while its lease holds
 
 
 class NodeInfo(Struct, frozen=True, array_like=True):
     node: str
     incarnation: int
-    start: int  # of the running process: unique to it, and larger than those of the node's processes before it
+    start: int  # of the running process: unique, and larger than that of any earlier process of the node
     state: NodeState = NodeState.RW
     live: bool = True
     address: str = ""  # host:port
-    zone: str = ""  # nodes of one zone fail together; nothing said: a zone of its own
-    damaged: int = 0  # how often this process found that it cannot read what it has stored
+    zone: str = ""  # nodes of one zone fail together; empty: a zone of its own
+    damaged: int = 0  # how often this process found stored data unreadable
     space: Space = Space.ROOMY
 
     def brief(self) -> str:
@@ -381,12 +396,12 @@ class NodeInfo(Struct, frozen=True, array_like=True):
 
 class Get(Message, frozen=True):
     log: str
-    nonce: int = 0  # repeated in the answer, for callers that need an answer to this very question
-    known: int = 0  # the epoch that the asker has, 0: none. That one need not be told again
+    nonce: int = 0  # repeated in the answer
+    known: int = 0  # the epoch that the sender has, 0: none. The answer omits a projection of this epoch
 
 
 class Got(Message, frozen=True):
-    """The projection (None: no such log), unless it is the one that the asker has: then ``unchanged`` is its epoch."""
+    """The projection (None: no such log). ``unchanged``: the epoch, if the sender has that projection already."""
 
     log: str
     nonce: int
@@ -409,14 +424,14 @@ class Swapped(Message, frozen=True):
 
 
 class SwapLost(Message, frozen=True):
-    """Another projection is there. It is not told: read it again, so that one way of learning is enough."""
+    """The epoch is another one. Read the projection again: there is one way to learn it."""
 
     log: str
     expected: int
 
 
 class Register(Message, frozen=True):
-    """A node process says who it is. It renews its lease."""
+    """A process registers, or renews its lease."""
 
     info: NodeInfo
 
@@ -427,7 +442,7 @@ class Registered(Message, frozen=True):
 
 
 class LeaseExpired(Message, frozen=True):
-    """From the register's host, whose clock keeps the leases."""
+    """From the host of the register, whose clock keeps the leases."""
 
     node: str
     start: int

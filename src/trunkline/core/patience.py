@@ -1,12 +1,12 @@
-"""What a coordinator waits for: timers of their own, so that looks are free to come soon or late.
+"""The waits of a coordinator. Each has a timer of its own, so that checks may come early or late.
 
-    timer            begins                                        ends
-    widen            a look shows a new, narrow open segment       it has been so for ``widen_ms``, or another is open
-    absent NODE      a look shows the node away                    it was so for ``absent_ms``, or is back
-    silent NODE      a duty was over before the node said a word   after a time that doubles, or it says one
+    timer            starts                                        ends
+    widen            a check shows a new, narrow open segment      after ``widen_ms``, or another segment is open
+    absent NODE      a check shows the node absent                 after ``absent_ms``, or the node is back
+    silent NODE      a duty timed out before the node answered     after a time that doubles, or the node answers
     full NODE        the node had no space for a copy              after ``full_ms``
 
-The sets that ``next_duty`` looks at are in ``Done``.
+The sets that ``next_duty`` reads are in ``DutyMemory``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from trunkline.core.duties import PRESENT, Done, names_node
+from trunkline.core.duties import PRESENT, DutyMemory, names_node
 from trunkline.core.effects import Announce, CancelTimer, Effects, SetTimer
 from trunkline.core.events import NodeGivenUp
 from trunkline.core.messages import NodeInfo
@@ -32,14 +32,14 @@ class PatienceConfig(Struct, frozen=True):
 
 
 class Patience:
-    def __init__(self, config: PatienceConfig, done: Done) -> None:
+    def __init__(self, config: PatienceConfig, done: DutyMemory) -> None:
         self.config = config
         self.done = done
         self.narrow = -1  # the open segment, if it is narrow
-        self.given_up: set[str] = set()  # nodes that are away and were awaited for long enough
-        self.silences: dict[str, int] = {}  # how often in a row a node was silent
+        self.given_up: set[str] = set()  # nodes that were absent for longer than ``absent_ms``
+        self.silences: dict[str, int] = {}  # time-outs in a row, by node
 
-    def on_look(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
+    def on_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
         return [*self._await_steadiness(view), *self._await_the_absent(view, nodes)]
 
     def _await_steadiness(self, view: Projection | None) -> Effects:
@@ -56,18 +56,18 @@ class Patience:
         if not self.config.absent_ms or view is None:
             return []
         done = self.done
-        away = [info.node for info in nodes if not info.live and info.state in PRESENT]
-        gone = [node for node in away if node not in done.awaited and node not in self.given_up]
-        begun = [node for node in gone if names_node(view, node)]
-        self.given_up.update(node for node in gone if node not in begun)
-        over = sorted(done.awaited.difference(away))
-        done.awaited = {*done.awaited, *begun}.intersection(away)
-        self.given_up.intersection_update(away)
+        absent = [info.node for info in nodes if not info.live and info.state in PRESENT]
+        new = [node for node in absent if node not in done.awaited and node not in self.given_up]
+        begun = [node for node in new if names_node(view, node)]
+        self.given_up.update(node for node in new if node not in begun)
+        back = sorted(done.awaited.difference(absent))
+        done.awaited = {*done.awaited, *begun}.intersection(absent)
+        self.given_up.intersection_update(absent)
         timers: Effects = [SetTimer(f"absent {node}", self.config.absent_ms) for node in begun]
-        return [*timers, *(CancelTimer(f"absent {node}") for node in over)]
+        return [*timers, *(CancelTimer(f"absent {node}") for node in back)]
 
     def on_timer(self, key: str) -> Effects:
-        """The time is over. What it was for is decided by the next look."""
+        """The wait is over. The next check decides what follows."""
         what, _, node = key.partition(" ")
         if what == "widen":
             self.done.may_widen = True
@@ -93,8 +93,8 @@ class Patience:
         self.done.full.add(node)
         return [SetTimer(f"full {node}", self.config.full_ms)]
 
-    def on_word(self, node: str) -> Effects:
-        """The node has said something, however late."""
+    def on_answer(self, node: str) -> Effects:
+        """The node has answered, however late."""
         if node not in self.silences:
             return []
         del self.silences[node]
@@ -104,6 +104,6 @@ class Patience:
         return [CancelTimer(f"silent {node}")]
 
     def on_restart(self, node: str) -> Effects:
-        """What was true of the process before is not known of this one."""
+        """What was known about the earlier process does not hold for this one."""
         self.done.full.discard(node)
-        return [CancelTimer(f"full {node}"), *self.on_word(node)]
+        return [CancelTimer(f"full {node}"), *self.on_answer(node)]

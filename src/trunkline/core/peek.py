@@ -1,15 +1,16 @@
-"""Peeking: the next position that would be handed out. It is at or past the tail, and runs ahead of it.
+"""The peeker: finds the next position that the sequencer would grant. It is at or past the tail.
 
 States
-    (none) --request--> viewing --projection--> asking --answer--> done
+    idle --request--> viewing --projection--> asking --answer--> idle
     asking --no answer, not the owner--> ending --> asking
+    ending --not possible now--> waiting --> viewing
 
 Rules
- X1  A closed log is not asked of anybody: its next position is its end.
- X2  chain: the owner of the segment that was open after the call began says. A silent owner's segment is ended, as a
-     reader does.
- X3  broadcast: the contiguous end of a member; one that is away or damaged is left for another. If none can say, the
-     segment is ended, and keeps its owner.
+ X1  The next position of a closed log is its end; no node is asked.
+ X2  chain: the owner of the segment that was open after the call began answers. The segment of a silent owner is ended,
+     as a reader does.
+ X3  broadcast: the contiguous end of a member; an unreachable or damaged one is left for another. If none can answer,
+     the segment is ended, and keeps its owner.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Peeker:
         self.state = PeekerState.IDLE
         self.operation = 0
         self.view: Projection | None = None
-        self.replica = 0  # broadcast: which member is asked
-        self.ending = -1  # the segment that is to be ended
+        self.replica = 0  # broadcast: the member to ask
+        self.ending = -1  # the segment to end
 
     @property
     def phase(self) -> str:
@@ -67,13 +68,13 @@ class Peeker:
         return []
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a peeker asks for no choice, yet {key} was made")
+        raise AssertionError(f"a peeker makes no choice, but {key} was chosen")
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case PeekRequested(operation):
                 self.operation, self.ending, self.replica = operation, -1, 0
-                return self._look()
+                return self._refresh()
             case ViewChanged(_, projection) if self.state in (PeekerState.VIEWING, PeekerState.ENDING):
                 return self._on_view(projection)
             case Peeked(_, segment, following) if self.state is PeekerState.ASKING and segment == self._segment():
@@ -83,17 +84,17 @@ class Peeker:
             case TailFound(_, operation, written) if self.state is PeekerState.ASKING and operation == self.operation:
                 return self._done(PeekIs(written))
             case Rejected(_, operation, reason) if self.state is PeekerState.ASKING and operation == self.operation:
-                return self._on_away(reason)
+                return self._on_unreachable(reason)
         return []  # a late answer
 
     def on_timer(self, key: str) -> Effects:
-        return self._on_away(Reason.SILENT) if self.state is PeekerState.ASKING else self._look()
+        return self._on_unreachable(Reason.SILENT) if self.state is PeekerState.ASKING else self._refresh()
 
     def _segment(self) -> int:
         assert self.view is not None
         return self.view.last.index
 
-    def _look(self) -> Effects:
+    def _refresh(self) -> Effects:
         self.state = PeekerState.VIEWING
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
@@ -105,7 +106,7 @@ class Peeker:
         if last.end is not None:  # X1
             return self._done(PeekIs(last.end))
         if ended and last.index == self.ending:
-            self.state = PeekerState.WAITING  # it could not be ended now
+            self.state = PeekerState.WAITING  # it cannot be ended now
             return [SetTimer("wait", self.config.timing.poll_ms)]
         return [self._ask(projection), SetTimer("wait", self.config.timing.suspect_after_ms)]
 
@@ -118,7 +119,7 @@ class Peeker:
         ask = FindTail(target_of(projection, last, member), self.operation)
         return Send(Address(member.node, "storage"), ask)
 
-    def _on_away(self, reason: Reason) -> Effects:
+    def _on_unreachable(self, reason: Reason) -> Effects:
         assert self.view is not None
         last = self.view.last
         if last.policy is Policy.CHAIN:
@@ -126,7 +127,7 @@ class Peeker:
         if reason is Reason.UNKNOWN:
             return self._done(PeekIs(last.base))  # nothing was ever written to it
         self.replica += 1  # X3
-        return self._look() if self.replica % len(last.groups[0]) else self._end()
+        return self._refresh() if self.replica % len(last.groups[0]) else self._end()
 
     def _end(self) -> Effects:
         assert self.view is not None

@@ -1,12 +1,11 @@
-"""Which nodes a new segment may use.
+"""The nodes that a new segment may use.
 
-Every option is safe: placement decides how well a log is spread, never whether it is right. A host picks one by load
-and the checker tries them all. The first option is the sensible default: members that are known to answer keep their
-places, as far as that leaves the members of a group in different zones.
+Every option is safe: placement decides how well a log is spread, never whether it is correct. A host picks one by load;
+the checker tries them all. The first option is the default: members that are known to answer keep their places, as far
+as the members of a group stay in different zones.
 
-Nodes with a full disk are like nodes that are not there, unless fewer than ``min_replicas`` others are left: then
-appends are refused. Nodes with a tight one take part where that makes a segment wider or spreads it over more zones.
-Copies go to nodes that are neither.
+Nodes with a full disk are not used, unless fewer than ``min_replicas`` others are left: then appends are refused. Nodes
+with a tight disk are used if they make a segment wider or spread it over more zones. Copies go to nodes with space.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import itertools
 from trunkline.core.messages import NodeInfo, NodeState, Space
 from trunkline.core.projection import Opening, Owner, Policy, Seat, Settings
 
-OPTIONS_MAX = 24  # permutations; where there are more, every node of the pool is offered as head once
+OPTIONS_MAX = 24  # permutations; if there are more, each node of the pool is the head of one option
 
 
 def eligible(nodes: tuple[NodeInfo, ...], silent: tuple[str, ...]) -> tuple[NodeInfo, ...]:
-    """Nodes that may take a new membership: registered, live, not being drained, and not known to be silent."""
+    """Nodes that may become members: registered, live, not draining, and not known to be silent."""
     return tuple(n for n in nodes if n.live and n.state is NodeState.RW and n.node not in silent)
 
 
 def with_space(nodes: tuple[NodeInfo, ...], silent: tuple[str, ...]) -> tuple[NodeInfo, ...]:
-    """Those of them that would take appends."""
+    """Eligible nodes that accept appends."""
     return tuple(info for info in eligible(nodes, silent) if info.space < Space.FULL)
 
 
@@ -38,10 +37,9 @@ def openings(
     suspects: tuple[str, ...] = (),
     owner: Owner | None = None,
 ) -> tuple[Opening, ...]:
-    """The shapes that a new segment may have; empty if not even ``min_replicas`` nodes are left.
+    """The options for a new segment; empty if fewer than ``min_replicas`` nodes are left.
 
-    ``silent`` nodes are never used; ``suspects`` answered, but somebody could not work with them: they come last and do
-    not order.
+    ``silent`` nodes are never used. ``suspects`` answered, but failed a client: they come last and do not sequence.
     """
     usable = _with_room(eligible(nodes, silent), settings, suspects)
     if len(usable) < settings.min_replicas:
@@ -60,7 +58,7 @@ def openings(
 
 
 def _with_room(usable: tuple[NodeInfo, ...], settings: Settings, suspects: tuple[str, ...]) -> tuple[NodeInfo, ...]:
-    """The roomiest of these nodes that are enough."""
+    """Only nodes with enough space, if they suffice."""
     able = tuple(info for info in usable if info.space < Space.FULL)
     if len(able) < settings.min_replicas:
         return usable
@@ -74,7 +72,7 @@ def _with_room(usable: tuple[NodeInfo, ...], settings: Settings, suspects: tuple
 
 
 def _picks(pool: list[NodeInfo], width: int, suspects: tuple[str, ...]) -> list[tuple[NodeInfo, ...]]:
-    """Members of one group, in order. All spread over as many zones as the first."""
+    """Members of one group, in order. Every option covers as many zones as the first."""
     picks = list(itertools.islice(itertools.permutations(pool, width), OPTIONS_MAX + 1))
     if len(picks) > OPTIONS_MAX:
         turned = [[*pool[at:], *pool[:at]] for at in range(len(pool)) if at == 0 or pool[at].node not in suspects]
@@ -84,18 +82,18 @@ def _picks(pool: list[NodeInfo], width: int, suspects: tuple[str, ...]) -> list[
 
 
 def replacement(nodes: tuple[NodeInfo, ...], members: tuple[str, ...]) -> NodeInfo | None:
-    """A node to join these, with room for a copy: in another zone if there is one."""
+    """A node to join these members, with space for a copy, preferably in another zone."""
     taken = {_zone(info) for info in nodes if info.node in members}
     roomy = (info for info in eligible(nodes, members) if info.space is Space.ROOMY)
     return min(roomy, key=lambda info: _zone(info) in taken, default=None)
 
 
 def _zone(info: NodeInfo) -> str:
-    return info.zone or f"node {info.node}"  # nodes without a zone fail one by one
+    return info.zone or f"node {info.node}"  # nodes without a zone fail independently
 
 
 def _spread(ranked: list[NodeInfo], suspects: tuple[str, ...]) -> list[NodeInfo]:
-    """The same nodes, first one of each zone, then a second one of each, and so on; suspects stay last."""
+    """Round-robin over the zones; suspects stay last."""
     seen: dict[str, int] = {}
     turns: dict[str, int] = {}
     for info in ranked:
@@ -110,7 +108,7 @@ def _opening(
     suspects: tuple[str, ...],
     owner: Owner | None,
 ) -> Opening:
-    """Each group begins at another node of the pool, so that heads rotate."""
+    """Each group begins at another node of the pool, so that the heads differ."""
     if settings.policy is Policy.BROADCAST:
         assert owner is not None, "a broadcast segment belongs to its writer"
         return Opening((_seats(pick),), owner)

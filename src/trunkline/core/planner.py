@@ -1,43 +1,44 @@
 """The planner of a delivery pipeline: decides which destinations are brought from which version to which, and when.
 
-It holds no rows: the source is the buffer. Workers carry its jobs out; a destination itself has the last word
-(``core/fence.py``), so a plan that is out of date is refused there and does no harm.
+It holds no rows: the source is the buffer. Workers carry out its jobs; the destination itself makes the final decision
+(``core/fence.py``), so an outdated plan is refused there and does no harm.
 
 States of a destination
     unowned --granted--> reading --stands--> ready --due--> flushing --applied, empty--> ready ...
-                            |--no record, expired, asked for--> seeding --applied--> ready
+                            |--no record, expired, requested--> seeding --applied--> ready
     any job --moved--> reading    --transient--> backing off --> ready    --unknown--> backing off --> reading
-            --fenced--> unowned   --permanent--> halted (until resumed, reseeded or configured anew)
-            --strayed--> halted, if its own position is not of the source's history; else reading
+            --fenced--> unowned   --permanent--> halted (until resumed, seeded again or reconfigured)
+            --strayed--> halted, if its own position is not of the history of the source; else reading
 
 Rules
  P1  One job in flight per destination; at most one seed and ``groups_max`` flushes at a time, the last of them for
      destinations that did not fail.
- P2  position <= effective <= planned <= source. A failure takes ``planned`` back to where the destination stands.
- P3  The read epoch: an answer counts for a destination only if its job is the one in flight, and nothing happened since
-     that makes what it read or wrote a thing of the past (lease, configuration, a reseed request).
- P4  Who does not know where a destination stands (granted, resumed, moved, outcome unknown) reads it before planning.
- P5  A window without rows for a settled destination is not written. It is noted; the next window begins behind it, and
+ P2  position <= effective <= planned <= source. A failure moves ``planned`` back to the effective position.
+ P3  The read epoch: an answer counts for a destination only if its job is the one in flight, and nothing has happened
+     since that outdates what it read or wrote (lease, configuration, a request for a seed).
+ P4  If the position of a destination is not known (granted, resumed, moved, outcome unknown), it is read before
+     planning.
+ P5  A window without rows for a settled destination is not written. It is noted; the next window begins after it, and
      still expects the stored position. Only an answer that says so makes a window empty: silence never does.
- P6  The note holds for the very position that is stored. A destination whose digest changed is left alone until it is
-     granted anew: what it holds belongs to the old configuration, so that grant comes with a reseed request.
- P7  When the source is about to forget a stored position that is covered by a note, the position is written once. What
-     is not covered is seeded again, and this is told loudly.
- P8  A window ends at the newest version that is due, at the next stop, or where destinations wait for a slot (to go on
-     with them), whichever comes first.
- P9  One destination never delays another: what failed flies apart from the healthy ones, and who was in a job that
-     broke off flies in ever smaller groups, until it has succeeded.
- P10 A fenced destination is left alone until it is granted anew.
- P11 Settled: nothing that anybody may still have on its way to a destination can be written. A write under my token
-     makes it so; a grant, an unknown outcome and a position that moved end it. Until then every window is written, rows
-     or not: an older flush that lands late would otherwise change what an empty window was measured from.
- P12 Idle is idle: without news nothing is asked for, and where nothing waits no timer runs.
- P13 A destination is released only when nothing is in flight to it. Who has stopped gives back what it is granted.
- P14 Destinations of one place (tables of one catalog, which takes one commit after another) are in one job, or in jobs
-     one after another: in two at once each would undo the other's work. One that waits for its place delays no other.
- P15 A position, and a note, hold in the history of the source that they are of, which their marks tell. When the source
-     was replaced or taken back, every destination is read again and compared with it. One that strayed is never
-     flushed: it halts, until an operator who insists has it seeded again, at whatever version the source is.
+ P6  The note holds for exactly the stored position. A destination whose digest changed is left alone until the next
+     grant: what it holds belongs to the old configuration, so that grant comes with a request for a seed.
+ P7  When the source is about to expire a stored position that is covered by a note, the position is written once. What
+     is not covered is seeded again, and announced.
+ P8  A window ends at the newest version that is due, at the next stop, or where destinations wait for a slot (to
+     continue with them), whichever comes first.
+ P9  One destination never delays another: failed destinations fly apart from healthy ones, and the members of a job
+     that broke off fly in ever smaller groups, until they succeed.
+ P10 A fenced destination is left alone until the next grant.
+ P11 Settled: no write that is still in flight to a destination can succeed. A write under my token makes it so; a
+     grant, an unknown outcome and a position that moved end it. Until then every window is written, rows or not: an
+     older flush that lands late would otherwise change what an empty window was measured from.
+ P12 Idle is idle: without news nothing is requested, and if nothing waits no timer runs.
+ P13 A destination is released only when nothing is in flight to it. A stopped planner gives every grant back.
+ P14 Destinations of one place (tables of one catalog, which accepts one commit at a time) are in one job, or in jobs
+     one after another: two at once would undo the work of each other. One that waits for its place delays no other.
+ P15 A position, and a note, hold in the history of the source that their marks identify. When the source was replaced
+     or restored, every destination is read again and compared with it. A strayed destination is never flushed: it
+     halts, until an operator who insists has it seeded again, at the present version of the source.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ from trunkline.core.delivery_messages import (
 )
 from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
 from trunkline.core.planner_schedule import Schedule
-from trunkline.core.planner_tracks import Job, PlannerConfig, Stage, Track
+from trunkline.core.planner_tracks import PlannerConfig, PlannerJob, Track, TrackStage
 
 UNSETTLING = (Outcome.UNKNOWN, Outcome.MOVED, Outcome.ALREADY, Outcome.FENCED)
 
@@ -83,11 +84,11 @@ class PlannerState(enum.Enum):
 class Planner:
     def __init__(self, config: PlannerConfig) -> None:
         self.config = config
-        self.state = PlannerState.RUNNING  # then draining, stopping, stopped
+        self.state = PlannerState.RUNNING
         self.schedule = Schedule(config)
         self.pending = (0, 0)  # rows and bytes that wait for the interval
         self.interval_runs = False
-        self.shutdowns: tuple[int, ...] = ()  # operations to be completed
+        self.shutdowns: tuple[int, ...] = ()  # operations to complete
 
     @property
     def phase(self) -> str:
@@ -95,32 +96,32 @@ class Planner:
 
     @property
     def tracks(self) -> dict[str, Track]:
-        """What is known of each destination, for reading only."""
+        """The destinations, read-only."""
         return self.schedule.tracks
 
     def on_start(self) -> Effects:
         return []
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a planner asks for no choice, yet {key} was made")
+        raise AssertionError(f"a planner makes no choice, but {key} was chosen")
 
     def on_timer(self, key: str) -> Effects:
         if self.state is PlannerState.STOPPED:
             return []
         if key == "interval":
             self.interval_runs = False
-            return self._trigger() + self._go_on()
+            return self._trigger() + self._continue()
         if key == "record":
-            return self._record() + self._go_on()
-        return self.schedule.try_again(int(key.removeprefix("retry "))) + self._go_on()
+            return self._record() + self._continue()
+        return self.schedule.try_again(int(key.removeprefix("retry "))) + self._continue()
 
     def on_message(self, source: Address, message: Message) -> Effects:
         if self.state is PlannerState.STOPPED:
             return self._give_back(message.grants) if isinstance(message, LeasesGranted) else []
-        return self._on_news(message) + self._go_on()
+        return self._handle(message) + self._continue()
 
     def ignores(self, source: Address, message: Message) -> bool:
-        """Versions and tokens only grow: what is behind them is no news, and never will be."""
+        """Versions and tokens only grow: an older one is never news."""
         match message:
             case SourceAt(version, oldest, stops, rows, size_bytes, first, history):
                 known = self.schedule.source
@@ -138,7 +139,7 @@ class Planner:
     def _is_late(self, destination: str, token: int) -> bool:
         return destination in self.tracks and token < self.tracks[destination].token_floor
 
-    def _on_news(self, message: Message) -> Effects:
+    def _handle(self, message: Message) -> Effects:
         match message:
             case SourceAt():
                 return self._on_source(message)
@@ -156,10 +157,10 @@ class Planner:
                 return self._on_reseed(self.tracks.get(destination), request, insists=insists)
             case Shutdown(operation, drain):
                 return self._on_shutdown(operation, drain=drain)
-        raise AssertionError(f"a planner does not take {message}")
+        raise AssertionError(f"a planner does not accept {message}")
 
-    def _go_on(self) -> Effects:
-        """Begin what can begin now, or come to the end."""
+    def _continue(self) -> Effects:
+        """Start whatever can start now, or stop."""
         effects = [] if self.config.record_ms else self._record()
         if self.state is not PlannerState.STOPPING:
             effects += self.schedule.start()
@@ -172,16 +173,16 @@ class Planner:
 
     # ------------------------------------------------------------------------------------------------------ the source
 
-    def _on_source(self, told: SourceAt) -> Effects:
+    def _on_source(self, report: SourceAt) -> Effects:
         known, effects = self.schedule.source, Effects()
-        if told.history != known.history:
-            return self._on_history(told) if told.history > known.history else []
-        version, oldest = max(known.version, told.version), max(known.oldest, told.oldest)
-        stops = sorted({*known.stops, *told.stops})
+        if report.history != known.history:
+            return self._on_history(report) if report.history > known.history else []
+        version, oldest = max(known.version, report.version), max(known.oldest, report.oldest)
+        stops = sorted({*known.stops, *report.stops})
         later = tuple(stop for stop in stops if stop > oldest)
-        first = max(known.first, told.first)
+        first = max(known.first, report.first)
         self.schedule.source = SourceAt(version, oldest, later, first=first, history=known.history)
-        self.pending = (self.pending[0] + told.rows, self.pending[1] + told.size_bytes)
+        self.pending = (self.pending[0] + report.rows, self.pending[1] + report.size_bytes)
         if not known.version:
             effects += self._drain_from_here()
         if oldest > known.oldest:
@@ -196,13 +197,13 @@ class Planner:
             effects.append(SetTimer("interval", self.config.interval_ms))
         return effects
 
-    def _on_history(self, told: SourceAt) -> Effects:
-        """The source was replaced or taken back: what is known of it, and follows from it, counts no more (P15)."""
-        self.schedule.source = replace(told, rows=0, size_bytes=0)
+    def _on_history(self, report: SourceAt) -> Effects:
+        """The source was replaced or restored: what was known of it no longer counts (P15)."""
+        self.schedule.source = replace(report, rows=0, size_bytes=0)
         effects = self._trigger()
         for track in list(self.tracks.values()):
             track.forget_empty()
-            track.unreadable, track.drain_to = False, min(track.drain_to, told.version)
+            track.unreadable, track.drain_to = False, min(track.drain_to, report.version)
             self.schedule.unrecorded.discard(track.name)
             self.schedule.lift(track)
             track.doubt()
@@ -210,16 +211,16 @@ class Planner:
         return effects
 
     def _trigger(self) -> Effects:
-        """All that is known to be there is due now."""
+        """Every known version is due now."""
         self.schedule.due, self.pending = self.schedule.source.version, (0, 0)
         ended: Effects = [CancelTimer("interval")] if self.interval_runs else []
         self.interval_runs = False
         return ended
 
     def _meet_expiry(self) -> Effects:
-        """The source has forgotten something: look at all whose stored position that concerns (P7)."""
+        """The source has expired versions: place the destinations whose stored positions are affected (P7)."""
         oldest = self.schedule.source.oldest
-        ready = [track for track in self.tracks.values() if track.stage is Stage.READY and track.position < oldest]
+        ready = [track for track in self.tracks.values() if track.stage is TrackStage.READY and track.position < oldest]
         return [effect for track in ready for effect in self.schedule.place(track)]
 
     # ------------------------------------------------------------------------------------------------------- ownership
@@ -238,7 +239,7 @@ class Planner:
         track.empty, track.empty_mark = grant.empty, grant.empty_mark
         if grant.reseed > max(track.reseed, track.reseed_done):
             track.reseed, track.insists = grant.reseed, grant.insists
-        return self._begin_anew(track)
+        return self._start_over(track)
 
     def _give_back(self, grants: tuple[Grant, ...]) -> Effects:
         released = [Released(grant.destination, grant.token, grant.settled) for grant in grants]
@@ -248,25 +249,25 @@ class Planner:
         track = self.tracks.get(lost.destination)
         if track is None or track.token != lost.token:
             return []
-        track.token, track.reseed, track.insists = 0, 0, False  # the next grant has the open request
-        return self._begin_anew(track)
+        track.token, track.reseed, track.insists = 0, 0, False  # the next grant says what is requested
+        return self._start_over(track)
 
     def _on_fenced(self, track: Track, seen: int) -> Effects:
-        told = Announce(DeliveryFenced(track.name, track.token, seen))
+        fenced = Announce(DeliveryFenced(track.name, track.token, seen))
         note = Send(self.config.control, FencedOff(track.name, track.token, seen))
         track.token, track.token_floor = 0, max(track.token_floor, seen)  # P10
         track.doubt()
-        return [told, note]
+        return [fenced, note]
 
-    def _begin_anew(self, track: Track) -> Effects:
-        """Whatever was known or planned does not count any more (P3)."""
+    def _start_over(self, track: Track) -> Effects:
+        """Drop everything that was known or planned (P3)."""
         self.schedule.lift(track)
         track.doubt()
         track.revive(self.config.members_max)
         self.schedule.unrecorded.discard(track.name)
         return [Announce(PlanDropped(track.name)), *self.schedule.place(track)]
 
-    # ------------------------------------------------------------------------------------------------- operators' words
+    # ------------------------------------------------------------------------------------------------- operators
 
     def _on_configured(self, destinations: tuple[Planned, ...]) -> Effects:
         effects: Effects = []
@@ -279,7 +280,7 @@ class Planner:
         return effects
 
     def _configure(self, planned: Planned) -> Effects:
-        """A life that is configured as before leaves operators' words as they are."""
+        """An unchanged configured life does not override what an operator requested."""
         track = self.tracks.get(planned.destination)
         if track is None:
             track = self.tracks[planned.destination] = Track(planned, self.config.members_max)
@@ -290,7 +291,7 @@ class Planner:
         effects: Effects = []
         if before.digest != planned.digest:
             track.token = 0  # P6
-            effects += self._begin_anew(track)
+            effects += self._start_over(track)
         return effects + (self._on_life(track, planned.life) if life_before != planned.life else [])
 
     def _on_life(self, track: Track | None, life: Life) -> Effects:
@@ -300,9 +301,9 @@ class Planner:
         if life is Life.DRAINING:
             track.drain_to = self.schedule.source.version
             return self._trigger() + self.schedule.place(track)
-        meddled = life is Life.PAUSED or (life is Life.ACTIVE and (track.halted or track.retry_ms > 0))
-        if meddled:  # an operator may change the destination meanwhile (P4)
-            return self._begin_anew(track)
+        changed = life is Life.PAUSED or (life is Life.ACTIVE and (track.halted or track.retry_ms > 0))
+        if changed:  # an operator may change the destination in the meantime (P4)
+            return self._start_over(track)
         return self.schedule.place(track)
 
     def _drain_from_here(self) -> Effects:
@@ -313,7 +314,7 @@ class Planner:
         if track is None or request <= max(track.reseed, track.reseed_done):
             return []
         track.reseed, track.insists = request, track.insists or insists
-        return self._begin_anew(track)
+        return self._start_over(track)
 
     def _on_shutdown(self, operation: int, *, drain: bool) -> Effects:
         self.shutdowns += (operation,)
@@ -349,23 +350,23 @@ class Planner:
         del self.schedule.groups.jobs[done.job]
         return effects
 
-    def _settle(self, number: int, job: Job, result: Result) -> Effects:
+    def _settle(self, number: int, job: PlannerJob, result: Result) -> Effects:
         track = self.tracks.get(result.destination)
         job.members.discard(result.destination)
         if track is None or track.job != number:
             return []
-        believed, track.job, track.doubted = not track.doubted, 0, False
-        if result.outcome in UNSETTLING and job.kind is not Stage.READING:
-            track.settled = False  # P11, believed or not
-        effects = self._believe(track, job, result) if believed else []  # P3
+        current, track.job, track.doubted = not track.doubted, 0, False
+        if result.outcome in UNSETTLING and job.kind is not TrackStage.READING:
+            track.settled = False  # P11, even if the answer is outdated
+        effects = self._on_result(track, job, result) if current else []  # P3
         track.planned = track.effective  # P2
         return effects + self.schedule.place(track)
 
-    def _believe(self, track: Track, job: Job, result: Result) -> Effects:
+    def _on_result(self, track: Track, job: PlannerJob, result: Result) -> Effects:
         match result.outcome:
             case Outcome.STANDS:
                 return self._on_stands(track, result)
-            case Outcome.STRAYED if job.kind is Stage.READING:
+            case Outcome.STRAYED if job.kind is TrackStage.READING:
                 return self._on_stands(track, result)
             case Outcome.APPLIED:
                 track.settled = True  # P11
@@ -373,20 +374,20 @@ class Planner:
             case Outcome.ALREADY if not track.reseed:
                 return self._on_applied(track, job, result.position)
             case Outcome.EMPTY:
-                assert job.kind is Stage.FLUSHING and not job.stamp, f"a job of {track.name} cannot be empty"
+                assert job.kind is TrackStage.FLUSHING and not job.stamp, f"a job of {track.name} cannot be empty"
                 return self.schedule.note_empty(track, job.through, job.mark) + self._on_success(track)
             case Outcome.MOVED | Outcome.ALREADY:
                 return self._on_moved(track)
             case Outcome.STRAYED:
-                track.forget_empty()  # P15: perhaps it was only the note
+                track.forget_empty()  # P15: perhaps only the note strayed
                 return self._on_moved(track)
             case Outcome.FENCED:
                 return self._on_fenced(track, result.token)
-            case Outcome.EXPIRED if job.kind is Stage.FLUSHING:
+            case Outcome.EXPIRED if job.kind is TrackStage.FLUSHING:
                 track.unreadable = True  # P7
                 return [Announce(PlanDropped(track.name))]
             case Outcome.TRANSIENT | Outcome.UNKNOWN | Outcome.EXPIRED:
-                if result.outcome is Outcome.UNKNOWN and job.kind is not Stage.READING:
+                if result.outcome is Outcome.UNKNOWN and job.kind is not TrackStage.READING:
                     track.doubt()  # P4
                     track.crowd = max(1, job.size // 2)  # P9
                 return self.schedule.back_off(track, result.error)
@@ -404,12 +405,12 @@ class Planner:
             return self.schedule.halt(track, result.error)
         return []
 
-    def _on_applied(self, track: Track, job: Job, position: int) -> Effects:
+    def _on_applied(self, track: Track, job: PlannerJob, position: int) -> Effects:
         track.position, track.mark, track.unreadable, track.strayed = position, job.mark, False, False
         track.forget_empty()
         self.schedule.unrecorded.discard(track.name)
         effects = self._on_success(track)
-        if job.kind is Stage.SEEDING:
+        if job.kind is TrackStage.SEEDING:
             effects.append(Announce(Seeded(track.name, position)))
             if track.reseed:
                 effects.append(Send(self.config.control, Reseeded(track.name, track.token, track.reseed)))
@@ -417,7 +418,7 @@ class Planner:
         return effects
 
     def _on_moved(self, track: Track) -> Effects:
-        """Once is an older flush that landed late; again and again is somebody else who writes there."""
+        """Once: an older flush landed late. Repeatedly: another process writes there."""
         again, track.moved = track.moved, True
         track.doubt()  # P4
         why = "its position, or the source's history, keeps moving; let one pipeline alone write to it"

@@ -1,6 +1,6 @@
-"""The planner's groups: which destinations wait together for a slot, and which windows begin when slots are free.
+"""The groups of the planner: which destinations wait together for a slot, and which windows begin when slots are free.
 
-Destinations are moved between groups one by one; everything else costs as much as there are groups.
+Destinations move between groups one by one; everything else costs as much as there are groups.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from trunkline.core.delivery_messages import SeedMode, SourceAt
-from trunkline.core.planner_tracks import GroupKey, Job, Stage, Track
+from trunkline.core.planner_tracks import GroupKey, PlannerJob, Track, TrackStage
 
 
 class Beginning(NamedTuple):
-    """A job that may begin now."""
+    """A job that can start now."""
 
     key: GroupKey
     names: list[str]
@@ -25,16 +25,16 @@ class Beginning(NamedTuple):
 class Groups:
     def __init__(self, groups_max: int) -> None:
         self.groups_max = groups_max
-        self.waiting: dict[GroupKey, set[str]] = {}  # in the order in which they began to wait
-        self.jobs: dict[int, Job] = {}
+        self.waiting: dict[GroupKey, set[str]] = {}  # in order of arrival
+        self.jobs: dict[int, PlannerJob] = {}
         self.job_last = 0
 
     def queue(self, track: Track, key: GroupKey) -> None:
-        track.stage, track.key = Stage.READY, key
+        track.stage, track.key = TrackStage.READY, key
         self.waiting.setdefault(key, set()).add(track.name)
 
     def lift(self, track: Track) -> None:
-        """Take a destination away from where it waits."""
+        """Remove a destination from its queue."""
         if track.key is None:
             return
         group = self.waiting[track.key]
@@ -43,13 +43,13 @@ class Groups:
             del self.waiting[track.key]
         track.key = None
 
-    def begin(self, job: Job) -> int:
+    def begin(self, job: PlannerJob) -> int:
         self.job_last += 1
         self.jobs[self.job_last] = job
         return self.job_last
 
     def startable(self, due: int, source: SourceAt, tracks: Mapping[str, Track]) -> list[Beginning]:
-        """The jobs for which there are slots, first come first served."""
+        """The jobs that have a slot, first come, first served."""
         slots = Slots(self.groups_max, self.jobs)
         taken = {place for job in self.jobs.values() for place in job.places}
         starting: list[tuple[GroupKey, list[str]]] = []
@@ -69,16 +69,16 @@ class Groups:
         return [Beginning(key, names, _through(key, due, source, left)) for key, names in starting]
 
     def places(self, names: list[str], tracks: Mapping[str, Track]) -> frozenset[str]:
-        """Those that a job for these destinations takes (P14)."""
+        """The places that a job for these destinations writes to (P14)."""
         return frozenset(tracks[name].config.place for name in names) - {""}
 
 
 class Slots:
-    """What may begin beside the jobs in flight: one seed, and flushes. What fails leaves a slot to the others (P1)."""
+    """Free slots: one seed, and flushes. Failing destinations leave one slot to the others (P1)."""
 
-    def __init__(self, groups_max: int, jobs: dict[int, Job]) -> None:
-        flushes = [job.failing for job in jobs.values() if job.kind is Stage.FLUSHING]
-        self.seeds = 1 - sum(job.kind is Stage.SEEDING for job in jobs.values())
+    def __init__(self, groups_max: int, jobs: dict[int, PlannerJob]) -> None:
+        flushes = [job.failing for job in jobs.values() if job.kind is TrackStage.FLUSHING]
+        self.seeds = 1 - sum(job.kind is TrackStage.SEEDING for job in jobs.values())
         self.flushes = groups_max - len(flushes)
         self.failing = max(1, groups_max - 1) - sum(flushes)
 
@@ -95,9 +95,9 @@ class Slots:
             self.failing -= key.failing
 
 
-def _unhindered(names: list[str], tracks: Mapping[str, Track], taken: set[str], most: int) -> list[str]:
-    """The first of these whose place is not taken (P14)."""
-    return list(islice((name for name in names if tracks[name].config.place not in taken), most))
+def _unhindered(names: list[str], tracks: Mapping[str, Track], taken: set[str], limit: int) -> list[str]:
+    """The first destinations whose place is free (P14)."""
+    return list(islice((name for name in names if tracks[name].config.place not in taken), limit))
 
 
 def _is_due(key: GroupKey, due: int, source: SourceAt) -> bool:
@@ -107,7 +107,7 @@ def _is_due(key: GroupKey, due: int, source: SourceAt) -> bool:
 
 
 def _through(key: GroupKey, due: int, source: SourceAt, left: list[GroupKey]) -> int:
-    """Where a window ends that begins at the key's position (P8), or the version of a seed."""
+    """The end of the next window of a key (P8), or the version of a seed."""
     if key.seed is not None:
         return max(source.oldest, source.first) if key.seed is SeedMode.START else source.version
     stop = bisect_right(source.stops, key.after)
@@ -117,5 +117,5 @@ def _through(key: GroupKey, due: int, source: SourceAt, left: list[GroupKey]) ->
 
 
 def _meet(key: GroupKey, other: GroupKey) -> bool:
-    """Whether they differ only in where they are, so that they go on together from there."""
+    """Whether they differ only in their positions, so that they can continue together."""
     return key._replace(after=other.after, mark=other.mark) == other

@@ -1,4 +1,4 @@
-"""What the planner knows of one destination, and its settings."""
+"""The state of one destination in the planner, and the config of the planner."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from trunkline.core.effects import SELF, Address
 
 class PlannerConfig(Struct, frozen=True):
     interval_ms: int = 1000  # how long a change may wait for others; 0: not at all
-    rows: int = 100_000  # as many waiting changes are flushed at once
-    size_bytes: int = 64 * 2**20  # as many waiting bytes are flushed at once
-    groups_max: int = 2  # flushes at the same time, beside one seed; too small: those that catch up delay the others
-    members_max: int = 20_000  # of one group; too small: more jobs; too big: one killed worker leaves more in doubt
+    rows: int = 100_000  # this many waiting changes are flushed at once
+    size_bytes: int = 64 * 2**20  # this many waiting bytes are flushed at once
+    groups_max: int = 2  # concurrent flushes, beside one seed; too small: destinations that catch up delay the others
+    members_max: int = 20_000  # of one group; too small: more jobs; too big: a killed worker leaves more in doubt
     retry_first_ms: int = 500  # doubled with each failure
-    retry_most_ms: int = 60_000  # too big: a mended destination is noticed late
-    breaker_after: int = 5  # failures in a row after which it is tried only once in retry_most_ms
-    record_ms: int = 30_000  # too small: many notes; too big: after a crash more is read again; 0: noted at once
+    retry_max_ms: int = 60_000  # too big: a recovered destination is noticed late
+    breaker_after: int = 5  # failures in a row after which it is retried every retry_max_ms
+    record_ms: int = 30_000  # too small: many notes; too big: more to read again after a crash; 0: noted at once
     worker: Address = Address(SELF, "worker")
     control: Address = Address(SELF, "control")
 
 
-class Stage(enum.Enum):
-    """Where a destination is in the planner's eyes."""
+class TrackStage(enum.Enum):
+    """The stage of a destination in the planner."""
 
-    UNOWNED = "unowned"  # another deliverer's, or nobody's
-    READING = "reading"  # its standing is being asked for
-    READY = "ready"  # waits for the source to move on, or for a free slot
+    UNOWNED = "unowned"  # this deliverer has no grant
+    READING = "reading"  # its position is being read
+    READY = "ready"  # waits for a new version, or for a free slot
     FLUSHING = "flushing"
     SEEDING = "seeding"
     BACKING_OFF = "backing off"
@@ -43,12 +43,12 @@ class Stage(enum.Enum):
 class GroupKey(NamedTuple):
     """Destinations with an equal key share one job."""
 
-    after: int  # where their next window begins; for a seed, what the source has to reach first, mostly 0
-    stamp: bool  # their positions must be written, rows or not
-    now: bool  # and that at once, although the source has not moved on
-    failing: bool  # their last job failed: they are kept apart from the healthy ones
-    crowd: int  # how many of them may share a job
-    seed: SeedMode | None  # what they are seeded with; None: they are flushed
+    after: int  # start of the next window; for a seed, the version that the source must reach first, usually 0
+    stamp: bool  # their positions must be written, even without rows
+    now: bool  # and at once, even without a new version
+    failing: bool  # their last job failed: kept apart from healthy ones
+    crowd: int  # how many may share a job
+    seed: SeedMode | None  # how they are seeded; None: they are flushed
     mark: str = ""  # of ``after``
 
 
@@ -60,33 +60,33 @@ class Track:
     """
 
     def __init__(self, config: Planned, crowd: int) -> None:
-        self.config = config  # its life is what operators made of it
+        self.config = config  # with the life that operators requested
         self.life_configured = config.life
-        self.removed = False  # it is not in the configuration any more
-        self.stage = Stage.UNOWNED
-        self.token = 0  # of the grant that holds; 0: none does
-        self.token_floor = 0  # grants below it come too late
-        self.known = False  # `position` is what the destination says
-        self.settled = False  # nothing that somebody may have on its way to it can be written any more
+        self.removed = False  # it is no longer configured
+        self.stage = TrackStage.UNOWNED
+        self.token = 0  # of the present grant; 0: none
+        self.token_floor = 0  # grants below it are late
+        self.known = False  # `position` was read from the destination
+        self.settled = False  # no write that is still in flight to it can succeed (P11)
         self.position = 0
-        self.mark = ""  # of the position, as the destination has it
+        self.mark = ""  # of the position, as stored in the destination
         self.empty = NO_SPAN
-        self.empty_mark = ""  # of the version at which that ends
-        self.strayed = False  # its position is not of the source's history
-        self.unreadable = False  # the source cannot tell what follows its position
-        self.planned = 0  # what the job in flight will reach, else the effective position
-        self.job = 0  # the one in flight; 0: none is
-        self.doubted = False  # the answer of the job in flight is not to be believed: the read epoch was raised
-        self.key: GroupKey | None = None  # of the group in which it waits for a slot
-        self.retry_ms = 0  # it waits this long before it is tried again; 0: it does not wait
+        self.empty_mark = ""  # of the version at which it ends
+        self.strayed = False  # its position is not of the history of the source
+        self.unreadable = False  # the source no longer has the changes after its position
+        self.planned = 0  # the target of the job in flight, else the effective position
+        self.job = 0  # in flight; 0: none
+        self.doubted = False  # the answer of the job in flight does not count: the read epoch moved (P3)
+        self.key: GroupKey | None = None  # of the group in which it waits
+        self.retry_ms = 0  # the wait before the next attempt; 0: none
         self.failures = 0  # in a row
-        self.moved = False  # it was not where it was expected, and has not been written since
+        self.moved = False  # it was not at the expected position, and was not written since
         self.crowd = crowd
         self.halted = False
         self.error = ""  # of the last failure
-        self.reseed = 0  # number of the open reseed request; 0: none
-        self.reseed_done = 0  # number of the last one that was
-        self.insists = False  # and that request replaces whatever it holds
+        self.reseed = 0  # number of the open request for a seed; 0: none
+        self.reseed_done = 0  # number of the last completed one
+        self.insists = False  # the request replaces whatever the destination holds
         self.drain_to = 0
 
     @property
@@ -95,9 +95,9 @@ class Track:
 
     @property
     def effective(self) -> int:
-        """Where its next window begins: its part of the source is the same at its position and here.
+        """The start of its next window: its part of the source is the same at its position and here.
 
-        In between it may have changed and changed back, so this holds for that very position and for no other (P6).
+        In between it may have changed and changed back, so this holds for exactly that position (P6).
         """
         return self.empty.through if self.empty.after == self.position else self.position
 
@@ -106,16 +106,16 @@ class Track:
         return self.empty_mark if self.empty.after == self.position else self.mark
 
     def doubt(self) -> None:
-        """Only what the destination says from now on counts; what is in flight was asked before."""
+        """Read the destination again; the answer of the job in flight does not count."""
         self.known = False
         self.doubted = self.job != 0
 
     def emptied(self, through: int, mark: str) -> None:
-        """Nothing came for it up to here."""
+        """No rows for it up to here."""
         self.empty, self.empty_mark = Span(self.position, through), mark
 
     def forget_empty(self) -> None:
-        """What was noted of windows without rows is not known any more."""
+        """Drop the note about windows without rows."""
         self.empty, self.empty_mark = NO_SPAN, ""
 
     def revive(self, crowd: int) -> None:
@@ -124,12 +124,12 @@ class Track:
         self.failures, self.retry_ms, self.crowd = 0, 0, crowd
 
 
-class Job:
+class PlannerJob:
     """One job in flight. ``kind`` is READING, FLUSHING or SEEDING; ``failing`` as in its key."""
 
     def __init__(
         self,
-        kind: Stage,
+        kind: TrackStage,
         members: list[str],
         through: int = 0,
         *,
@@ -138,10 +138,10 @@ class Job:
         places: frozenset[str] = frozenset(),
     ) -> None:
         self.kind = kind
-        self.members = set(members)  # those without a result so far
+        self.members = set(members)  # without a result so far
         self.size = len(members)
         self.through = through
         self.stamp = stamp
         self.failing = failing
         self.places = places  # that it writes to (P14)
-        self.mark = ""  # of ``through``, once an answer says so
+        self.mark = ""  # of ``through``, once an answer has it

@@ -1,22 +1,23 @@
-"""The log's map: an immutable projection, and the changes that lead from one to the next.
+"""The map of a log: an immutable projection, and the changes that lead from one to the next.
 
     segments   [ 0: base 1, end 6 | 1: base 6, end 6 | 2: base 6, end None ]
     GLSN         1 2 3 4 5                             6 7 8 ...
 
 Rules
- P1  A projection is never changed; a change makes the next one, with epoch + 1.
+ P1  A projection is immutable; a change makes the next one, with epoch + 1.
  P2  Only the last segment may be open. Its groups never gain a member.
  P3  ``end`` is written once, together with the members that answered intact, in their old order.
- P4  A segment's index, epoch, base, policy, stripe and owner never change.
+ P4  The index, epoch, base, policy, stripe unit and owner of a segment never change.
  P5  A member joins only a repaired segment, as ``joining``, under a stream id that was never used before.
- P6  The last member of a group that is not joining is never removed.
- P7  The trim point only grows and stays below the base of an open segment's unwritten part (the caller has settled it).
- P8  A deleted log is closed, names no stream any more, and never changes again.
- P9  A segment is forgotten when it holds no position above the trim: it was trimmed away, with all before it, or is
-     empty. The last one stays. So a position above the trim whose segment is not there any more lies, for certain, at
-     or past that segment's end.
+ P6  The last serving member of a group is never removed.
+ P7  The trim point only grows and stays below the base of the unwritten part of an open segment (the caller settled
+     it).
+ P8  A deleted log is closed, names no stream, and never changes again.
+ P9  A segment is removed from the map when it holds no position above the trim: it was trimmed, with all before it, or
+     is empty. The last one stays. So a position above the trim whose segment is not in the map lies at or past the end
+     of that segment.
 
-Stream ids are made from the epoch that first names them, so that no two memberships ever share one.
+A stream id contains the epoch that first names it, so no two memberships ever share one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class IllegalChange(Exception):
 
 
 class Owner(NamedTuple):
-    """Who orders an open segment: one start of one process. A restarted process is another owner."""
+    """The process start that orders an open segment. A restarted process is another owner."""
 
     process: str
     start: int
@@ -137,15 +138,13 @@ class Projection(Struct, frozen=True, array_like=True):
         return self.segments[place] if place is not None else None
 
     def place_of(self, index: int) -> int | None:
-        """Where a segment stands among those that are left (P9)."""
+        """The place of a segment in ``segments``, which may have gaps (P9)."""
         place = bisect_left(self.segments, index, key=_index_of)
         return place if place < len(self.segments) and self.segments[place].index == index else None
 
     def segment_of(self, glsn: int) -> Segment | None:
-        """The segment that holds a position: the open one holds all that comes after the ended ones."""
-        place = (
-            bisect_right(self.segments, glsn, key=_base_of) - 1
-        )  # of several with one base, the last: others are empty
+        """The segment that holds a position. The open one holds all positions after the ended ones."""
+        place = bisect_right(self.segments, glsn, key=_base_of) - 1  # with one base, only the last is not empty
         return self.segments[place] if place >= 0 and self.segments[place].holds(glsn) else None
 
     def brief(self) -> str:
@@ -155,13 +154,13 @@ class Projection(Struct, frozen=True, array_like=True):
         return f"<epoch {self.epoch}{deleted} trim {self.trim}{gaps}: {segments}; {self.settings.brief()}>"
 
     def streams(self) -> tuple[str, ...]:
-        """The ids of all streams that the log is made of."""
+        """The ids of all streams of the log."""
         if self.deleted:  # P8
             return ()
         return tuple(member.stream for segment in self.segments for group in segment.groups for member in group)
 
     def gap_at(self, glsn: int) -> Gap | None:
-        """Gaps are whole segments, so they are in order."""
+        """The gap that holds a position. Gaps are whole segments, so they are in order."""
         place = bisect_right(self.gaps, glsn, key=_first_of) - 1
         return self.gaps[place] if place >= 0 and glsn < self.gaps[place].end else None
 
@@ -179,21 +178,21 @@ def _first_of(gap: Gap) -> int:
 
 
 class Seat(NamedTuple):
-    """A node chosen for a new membership; its stream id comes from the projection that names it."""
+    """A node chosen as a new member. Its stream id comes from the projection that names it."""
 
     node: str
     incarnation: int
 
 
 class Opening(Struct, frozen=True):
-    """The shape of a new segment: who stores it and who orders it."""
+    """The members and the owner of a new segment."""
 
     groups: tuple[tuple[Seat, ...], ...]
     owner: Owner
 
 
 class EndSegment(Struct, frozen=True):
-    """Write the boundary of the open segment once, and open the next (unless the log becomes read-only)."""
+    """Write the end of the open segment once, and open the next (unless the log becomes read-only)."""
 
     index: int
     end: int
@@ -231,14 +230,14 @@ class RaiseTrim(Struct, frozen=True):
 
 
 class ForgetSegment(Struct, frozen=True):
-    """Drop an ended segment that holds no position above the trim (P9), and perhaps others with it."""
+    """Remove ended segments that hold no position above the trim (P9)."""
 
     index: int
     others: tuple[int, ...] = ()
 
 
 class DeleteLog(Struct, frozen=True):
-    """The log was closed before, and is gone from now on."""
+    """Delete a closed log."""
 
 
 Change = (
@@ -263,7 +262,7 @@ def apply(projection: Projection, change: Change) -> Projection:
         case EndSegment():
             return _end_segment(projection, change)
         case Reopen(opening):
-            _require(not projection.last.is_open, "the log is open already")
+            _require(not projection.last.is_open, "the log is already open")
             return _next(projection, (*projection.segments, _following(projection, opening)))
         case MarkRepaired(index):
             segment = _ended(projection, index)
@@ -280,15 +279,15 @@ def apply(projection: Projection, change: Change) -> Projection:
         case ForgetSegment(index, others):
             return _forget(projection, {index, *others})
         case DeleteLog():
-            _require(not projection.last.is_open, "an open log is closed before it is deleted")
+            _require(not projection.last.is_open, "an open log must be closed before it is deleted")
             return replace(projection, epoch=projection.epoch + 1, deleted=True)
 
 
 def _end_segment(projection: Projection, change: EndSegment) -> Projection:
     last = projection.last
     _require(last.index == change.index and last.is_open, "only the open segment can be ended")  # P2, P3
-    _require(change.end >= last.base, "a segment does not end before its base")
-    _require(len(change.survivors) == len(last.groups), "survivors are told for each group")
+    _require(change.end >= last.base, "a segment cannot end before its base")
+    _require(len(change.survivors) == len(last.groups), "survivors are required for each group")
     for before, after in zip(last.groups, change.survivors, strict=True):
         _require(change.gap is not None or len(after) > 0, "a group needs a member that answered intact")
         _require(tuple(m for m in before if m in after) == after, "survivors keep their order")
@@ -303,10 +302,10 @@ def _end_segment(projection: Projection, change: EndSegment) -> Projection:
 
 
 def _forget(projection: Projection, indexes: set[int]) -> Projection:
-    gone = [segment for segment in projection.segments if segment.index in indexes]
-    _require(len(gone) == len(indexes) > 0, "no such segment")
-    _require(gone[-1] is not projection.last, "a log keeps its last segment")
-    for segment in gone:  # P9
+    forgotten = [segment for segment in projection.segments if segment.index in indexes]
+    _require(len(forgotten) == len(indexes) > 0, "no such segment")
+    _require(forgotten[-1] is not projection.last, "a log keeps its last segment")
+    for segment in forgotten:  # P9
         held = segment.end is None or segment.end > max(segment.base, projection.trim + 1)
         _require(not held, "the segment is neither trimmed nor empty")
     kept = tuple(segment for segment in projection.segments if segment.index not in indexes)
@@ -342,10 +341,10 @@ def _remove_member(projection: Projection, index: int, stream: str) -> Projectio
 
 def _add_joiner(projection: Projection, change: AddJoiner) -> Projection:
     segment = _ended(projection, change.index)
-    _require(segment.repaired, "only a repaired segment takes a new member")  # P5
+    _require(segment.repaired, "only a repaired segment accepts a new member")  # P5
     _require(0 <= change.group < len(segment.groups), "no such group")
     group = segment.groups[change.group]
-    _require(all(m.node != change.seat.node for m in group), "the node is a member already")
+    _require(all(m.node != change.seat.node for m in group), "the node is already a member")
     stream = f"{projection.epoch + 1}.{change.group}.0"
     joiner = Member(change.seat.node, change.seat.incarnation, stream, joining=True)
     groups = (*segment.groups[: change.group], (*group, joiner), *segment.groups[change.group + 1 :])

@@ -1,4 +1,4 @@
-"""The reader: returns entries in order, follows segments, fills holes, and reads around what is damaged.
+"""The reader: returns entries in order, follows segments, fills holes, and reads around damage.
 
 States
     viewing --projection--> reading --frames--> reading (next position) ...
@@ -10,27 +10,27 @@ States
 
 Rules
  D1  ``trim`` comes from the projection, and is applied before a node is asked.
- D2  Open chain, and ended but not repaired: the last member only. A value found only at the head is never returned.
- D3  Repaired: any member that is not joining. Open broadcast: any member, up to its LAC; one that is away or damaged is
-     left for another, and ending the segment is left to its owner.
- D4  "Nothing there" is final only below the end. Holes are filled only below ``peek``, and only those that were handed
-     out before the wait began: one wait serves all of them. Who was beaten by earlier fills is waited for longer (Q5).
- D5  A segment is left only at its end: every position below it has been returned, filled, trimmed or declared lost.
- D6  A node's "nothing there" never ends a read: its map may be old, and so may the reader's. A read ``to_tail`` that
-     finds nothing measures the tail (T1 to T4), once, and ends when it has got everything below that.
- D7  A LAC may be lost (a restart, a lost Release, a dead owner), and a taker may die between seal and swap. What stays
-     so on every member is settled by ending the segment; it keeps its owner, and patience leaves a live taker its
-     chance.
- D8  A read that ends at ``until`` returns no batch that begins behind it, however many an answer holds: a trim deletes
+ D2  Open chain, and ended but not repaired: the last member only. A value that only the head has is never returned.
+ D3  Repaired: any serving member. Open broadcast: any member, up to its LAC; the reader leaves an unreachable or
+     damaged member for another, and leaves the end of the segment to its owner.
+ D4  "Nothing there" is final only below the end. A reader fills only holes below ``peek``, and only those that were
+     granted before the wait began: one wait serves all of them. It waits longer for a writer that was beaten (Q5).
+ D5  A segment is left only at its end: every position below it was returned, filled, trimmed or declared lost.
+ D6  "Nothing there" from a node never ends a read: its map may be old, and so may that of the reader. A read
+     ``to_tail`` that finds nothing measures the tail (T1 to T4), once, and ends when it has everything below it.
+ D7  A LAC may be lost (a restart, a lost Release, a dead owner), and a taker may die between seal and swap. If every
+     member stays like this, the reader ends the segment; it keeps its owner, and the reader waits first, so that a live
+     taker can finish.
+ D8  A read that ends at ``until`` returns no batch that begins after it, however many an answer holds: a trim deletes
      what was read for it.
- D9  Who meets a seal leaves the end to whoever sealed, for a while.
- D10 Entries are taken whenever they come, also while the metadata is asked and does not answer: the member that D2 and
-     D3 name has only what was committed, however old the projection is.
- D11 A projection that comes late may have forgotten the segment that is being read: then the place is looked up anew,
-     before any answer is.
- D12 No batch at or past the end of its segment is returned, whatever its member had when it answered.
- D13 A member that has no space for an entry of its head is left only for others that there are: it answers, and may
-     have space again.
+ D9  A reader that meets a seal leaves the end to the process that sealed, for a while.
+ D10 Frames count whenever they arrive, also while the metadata store does not answer: the member of D2 and D3 has only
+     committed entries, however old the projection is.
+ D11 A late projection may have forgotten the segment that is being read: then the reader looks the position up again
+     before it handles any answer.
+ D12 No batch at or past the end of its segment is returned, whatever its member answered.
+ D13 A member without space for an entry of its head is left only if there are others: it answers, and may have space
+     again.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ class ReaderConfig(Struct, frozen=True):
     log: str
     timing: Timing = DEFAULT_TIMING
     doublings_max: int = 6  # of ``fill_after_ms``, for a writer that was beaten; too small: a slow link never succeeds
-    quiet_ms: int = 500  # too small: idle readers load the metadata; too big: a reader learns of a lost member late
+    quiet_ms: int = 500  # too small: idle readers load the metadata store; too big: a lost member is noticed late
     read_limit: int = 64  # frames per request
-    seal_looks: int = 1  # how often to look whether whoever sealed has finished, before finishing it oneself
-    push: bool = True  # wait at the node for new entries instead of asking again
-    replica: int = 0  # which member to begin with where any may be read (D3): readers that differ share the load
+    seal_checks: int = 1  # how often to wait for the process that sealed (D9)
+    push: bool = True  # the node sends new entries; otherwise the reader polls
+    replica: int = 0  # the first member to read where any will do (D3): spreads readers over members
 
 
 class Reader:
@@ -113,13 +113,13 @@ class Reader:
         self.request: SubscribeRequested | None = None
         self.requester = "application"
         self.next = 1
-        self.batch = 1  # where the batch that was read last begins
+        self.batch = 1  # first position of the last batch that was read
         self.segment = -1
-        self.replica = config.replica  # which member of a repaired group is read
-        self.blocked = 0  # how often in a row an open broadcast segment had entries that were not released
-        self.waited = 1  # holes below it have been waited for (D4)
-        self.finder: TailFinder | None = None  # while the tail is measured
-        self.tail: int | None = None  # what was measured: a read ``to_tail`` ends there (D6)
+        self.replica = config.replica  # the member to read where any will do
+        self.blocked = 0  # answers in a row without a readable entry (D7, D9)
+        self.waited = 1  # the wait for holes below this is over (D4)
+        self.finder: TailFinder | None = None  # while it measures the tail
+        self.tail: int | None = None  # measured: a read ``to_tail`` ends there (D6)
 
     @property
     def phase(self) -> str:
@@ -129,7 +129,7 @@ class Reader:
         return []
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a reader asks for no choice, yet {key} was made")
+        raise AssertionError(f"a reader makes no choice, but {key} was chosen")
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
@@ -178,7 +178,7 @@ class Reader:
         return segment
 
     def _is_placed(self) -> bool:
-        """It knows a segment to read from."""
+        """Whether the segment that it reads is in the map."""
         return self.view is not None and self.view.segment(self.segment) is not None
 
     def _member(self, segment: Segment) -> Member:
@@ -188,7 +188,7 @@ class Reader:
         return group[-1]  # D2
 
     def _turn(self) -> None:
-        """Read another member from now on."""
+        """Switch to another member."""
         segment = self._current()
         self.replica = (self.replica + 1) % len(segment.serving(segment.group_of(self.next)))
 
@@ -205,10 +205,10 @@ class Reader:
         if view.deleted:
             return self._refused()
         if self.next <= view.trim:  # D1
-            return self._skip(view.trim + 1, "trimmed")
+            return self._skip(view.trim + 1, Reason.TRIMMED)
         gap = view.gap_at(self.next)
         if gap is not None:
-            return self._skip(gap.end, "lost")
+            return self._skip(gap.end, Reason.LOST)
         segment = view.segment_of(self.next)
         if segment is None:
             return self._at_tail(push=False)
@@ -221,7 +221,7 @@ class Reader:
         return [*followed, *self._read(view, segment)]
 
     def _is_through(self, request: SubscribeRequested) -> bool:
-        """It has all that was asked for."""
+        """Whether it has returned everything that was requested."""
         if request.until is not None and self.next > request.until:
             return True
         return self.tail is not None and self.next >= self.tail
@@ -235,7 +235,7 @@ class Reader:
     def _suspect_later(self) -> SetTimer:
         return SetTimer("wait", self.config.timing.suspect_after_ms)
 
-    def _skip(self, end: int, why: str) -> Effects:
+    def _skip(self, end: int, why: Reason) -> Effects:
         event = PositionsSkipped(self.config.log, self.next, end, why)
         self.next = end
         return [Announce(event), *self._advance()]
@@ -251,7 +251,7 @@ class Reader:
         return [CancelTimer("wait"), Send(Address(SELF, self.requester), ReadThrough(settled, self.next - 1))]
 
     def _refused(self) -> Effects:
-        """The log was deleted. A sibling that asked finds out by itself, as soon as it looks."""
+        """The log was deleted. A sibling learns it from the projection."""
         assert self.request is not None
         if self.requester != "application":
             return self._done()
@@ -277,11 +277,11 @@ class Reader:
     def _on_unwritten(self, answer: Unwritten) -> Effects:
         segment, view = self._current(), self.view
         assert view is not None
-        if segment.end is not None:  # below the end there is a value, but this member may not know of the end yet
+        if segment.end is not None:  # below the end there is a value, but this member may not know the end yet
             return self._fill(segment.end)
         if answer.sealed and segment.policy is Policy.CHAIN:
             self.blocked += 1  # D9
-            return self._end(()) if self.blocked > self.config.seal_looks else self._wait(push=False)
+            return self._end(()) if self.blocked > self.config.seal_checks else self._wait(push=False)
         if segment.policy is Policy.BROADCAST:
             waits = answer.sealed or answer.written > self.next
             return self._on_unreleased(segment) if waits else self._at_tail(push=True)
@@ -292,7 +292,7 @@ class Reader:
         return [Send(Address(segment.owner.process, "sequencer"), peek), self._suspect_later()]
 
     def _on_unreleased(self, segment: Segment) -> Effects:
-        """The member has more than was released to it, or is sealed: ask the others, at last end the segment (D7)."""
+        """The member has unreleased entries, or is sealed: ask the others, then end the segment (D7)."""
         self.blocked += 1
         if self.blocked > len(segment.groups[0]):
             self.blocked = 0
@@ -332,10 +332,10 @@ class Reader:
         if self._current().is_open and done.why is Reason.NO_SPACE:  # D13
             return self._end((done.node,), only_to_spares=True)
         if self._current().is_open and done.why is not Reason.TRIMMED:
-            return self._end(())  # a member is silent, sealed, damaged or another: the segment cannot go on
+            return self._end(())  # a member is silent, sealed, damaged or replaced: the segment cannot continue
         return self._wait(push=False)
 
-    # -------------------------------------------------------------------------------------------- waiting, and others
+    # -------------------------------------------------------------------------------------------- waiting, and ending
 
     def _fill(self, end: int) -> Effects:
         assert self.view is not None
@@ -349,7 +349,7 @@ class Reader:
         return self._wait(push=push)
 
     def _measure(self, request: SubscribeRequested) -> Effects:
-        """Find the tail as of now: what was acknowledged before this read began lies below it (D6)."""
+        """Find the present tail: everything acknowledged before this read lies below it (D6)."""
         self.state = ReaderState.MEASURING
         config = TailConfig(self.config.register, self.config.log, self.config.timing)
         self.finder = TailFinder(config)
@@ -358,7 +358,7 @@ class Reader:
         )
 
     def _measured(self, effects: Effects) -> Effects:
-        """What the finder wants, until it has found the tail."""
+        """The effects of the finder, until it has found the tail."""
         found = next((effect for effect in effects if isinstance(effect, Complete)), None)
         if found is None or self.finder is None:
             return effects
@@ -376,7 +376,7 @@ class Reader:
         return [*(self._listen() if push else []), SetTimer("wait", self.config.quiet_ms)]
 
     def _listen(self) -> Effects:
-        """Let the member send what comes, as soon as it comes."""
+        """Let the member send new entries at once."""
         if not self.config.push or (self.request is not None and self.request.to_tail):
             return []
         segment, view = self._current(), self.view
@@ -408,7 +408,7 @@ class Reader:
 
 
 class ReadThrough(Message, frozen=True):
-    """Inside one process: everything up to ``reached`` has been read or filled; no batch is cut at ``settled``."""
+    """To a sibling: everything up to ``reached`` was read or filled; a trim at ``settled`` cuts no batch."""
 
     settled: int
     reached: int

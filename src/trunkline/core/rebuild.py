@@ -1,12 +1,13 @@
-"""Rebuild of a member: copy a repaired segment into a joining stream, and prove the copy before it counts.
+"""Rebuild of a member: copies a repaired segment to a joining stream, and proves the copy before it counts.
 
 States
-    preparing --Finalized--> fetching --Fetched--> writing(all that came) --all Stored--> fetching ...
+    preparing --Finalized--> fetching --Fetched--> writing(all frames) --all Stored--> fetching ...
     fetching --nothing left--> proving(span by span) --digests equal--> finished
 
 Rules
- J1  Only a repaired segment is copied, into a stream id that was never used before.
- J2  Everything above the projection's trim is copied; the joiner counts only after its digest equals its source's.
+ J1  Only a repaired segment is copied, to a stream id that was never used before.
+ J2  Everything above the trim of the projection is copied; the joiner counts only after its digest equals that of its
+     source.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trunkline.core.messages import (
     Reason,
     Rejected,
     Stored,
-    Target,
+    StreamTarget,
     Write,
     Written,
     descriptor_of,
@@ -34,24 +35,24 @@ from trunkline.core.projection import Member, Projection, Segment
 
 class MemberCopy:
     def __init__(self, view: Projection, segment: Segment, source: Member, joiner: Member, span: int) -> None:
-        """``span``: how many positions are fetched, and proved, at a time."""
+        """``span``: positions in one fetch, and in one proof."""
         assert segment.repaired and segment.end is not None  # J1
         self.descriptor = descriptor_of(view, segment, joiner)
         self.end = segment.end
         self.source_node = source.node
         self.joiner_node = joiner.node
-        self.source: Target = target_of(view, segment, source)
-        self.joiner: Target = target_of(view, segment, joiner)
+        self.source: StreamTarget = target_of(view, segment, source)
+        self.joiner: StreamTarget = target_of(view, segment, joiner)
         self.first = max(segment.base, view.trim + 1)
         self.span = span
         self.prepared = False
         self.cursor = self.first
         self.pending: set[Frame] = set()
-        self.proved = self.first  # everything below it is the same in both streams
+        self.proved = self.first  # both streams are equal below this
         self.proofs: dict[str, tuple[Frame, ...]] = {}
         self.finished = False
         self.failed = False
-        self.no_space = False  # it failed because the joiner has none
+        self.no_space = False  # it failed because the joiner has no space
 
     def start(self) -> Effects:
         return [Send(Address(self.joiner_node, "storage"), Finalize(self.descriptor, self.end))]
@@ -75,7 +76,7 @@ class MemberCopy:
         return []
 
     def silent_nodes(self) -> tuple[str, ...]:
-        """Whose answer is waited for."""
+        """Nodes that have not answered."""
         if not self._proving:
             fetching = self.prepared and not self.pending
             return (self.source_node if fetching else self.joiner_node,)
@@ -87,7 +88,7 @@ class MemberCopy:
         return self.prepared and self.cursor >= self.end and not self.pending
 
     def _wants(self, first: int, end: int) -> bool:
-        """A node may answer with less than the span that it was asked for."""
+        """A node may answer with less than the requested span."""
         return self.prepared and not self.pending and first == self.cursor < end <= self.end
 
     def _fetch(self) -> Effects:
@@ -99,7 +100,7 @@ class MemberCopy:
         return first, min(first + self.span, self.end)
 
     def _write(self, frames: tuple[Frame, ...]) -> Effects:
-        """All that was fetched at once: the joiner's positions are its own, so their order does not matter."""
+        """All fetched frames at once: their order does not matter."""
         if not frames:
             return self._fetch()
         joiner = Address(self.joiner_node, "storage")
@@ -116,7 +117,7 @@ class MemberCopy:
 
     def _on_proof(self, stream: str, frames: tuple[Frame, ...]) -> Effects:
         if stream not in (self.source.stream, self.joiner.stream):
-            return []  # a late answer to somebody else's question
+            return []  # a late answer to another role
         self.proofs[stream] = frames
         if len(self.proofs) < 2:
             return []

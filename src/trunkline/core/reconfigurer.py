@@ -1,25 +1,25 @@
-"""The reconfigurer: the one procedure that ends a segment, and the one place that reads and swaps a projection.
+"""The reconfigurer: the only procedure that ends a segment, and the only role that reads and swaps a projection.
 
 States
     idle --job--> reading --projection--> sealing --answers--> choosing --placement--> swapping
       ^              | ^                     |  blocked             |  none               |  any answer, or none
       +--job is done-+ +---------------------+----------------------+---------------------+
 Rules
- R1  Decide before repairing: nothing is cut or filled before the boundary is in the metadata.
- R2  Each group needs an answer that counts. A wrong incarnation, a dropped stream and lost data do not. A certain one
-     does. Uncertain ones count only when all members of their group have answered and each is uncertain: one that is
-     silent may know better, and one that has lost data cannot say any more what an uncertain one may have lost, too.
+ R1  Decide before repairing: nothing is cut or filled before the end is in the metadata store.
+ R2  Each group needs an answer that counts. A wrong incarnation, a dropped stream and lost data do not count; a certain
+     answer does. Uncertain answers count only if all members of their group answered and each is uncertain: a silent
+     member may know better, and one that lost data cannot say what an uncertain one may have lost, too.
  R3  The end is the largest over groups of what each group decides. Every committed entry is on every member: of certain
-     answers the smallest decides. Of uncertain ones the largest does, as a smaller one may have lost the difference.
- R4  Survivors are those whose answers counted and that have what their group decided, in their old order.
- R5  After a swap, whatever its answer: read again, and believe only what is read. An answer may belong to an earlier
-     proposal for the same epoch; the owner written in the projection tells whose segment it is.
- R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch
-     moved. Whoever did not answer the owner is no member of the next segment; who has no space may have to be.
- R7  A log that an operator closed is opened only by an operator.
- R8  What cannot be done now is given back undone, so that one job never keeps others waiting; who asked asks again.
- R9  Without an intact member the whole segment is lost, and only an operator may say so. Readers see the gap.
- R10 What is known never goes back. That it is unchanged is believed only of the very epoch that is known.
+     answers the smallest decides. Of uncertain answers the largest does, as a smaller one may have lost the difference.
+ R4  Survivors are the members whose answers counted and that have what their group decided, in their old order.
+ R5  After a swap, whatever its answer: read again, and trust only what is read. An answer may belong to an earlier
+     proposal for the same epoch; the owner in the projection shows whose segment it is.
+ R6  A roll needs no seal: the owner has frozen and gives its exact count, and the same count again if the epoch moved.
+     A node that did not answer the owner is not a member of the next segment; one without space may have to be.
+ R7  Only an operator reopens a log that an operator closed.
+ R8  A job that is not possible now is returned undone, so that it never delays others; the requester retries.
+ R9  Without an intact member the whole segment is lost, and only an operator may declare it. Readers see the gap.
+ R10 The known projection never moves back. "Unchanged" counts only for the epoch that is known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from trunkline.core.placement import eligible, openings, with_space
 from trunkline.core.projection import EndSegment, Gap, Group, Opening, Policy, Projection, Reopen, Segment, apply
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
-SEGMENTS_PER_MS = 10  # too many: swaps of long maps pile up at a busy register; too few: a lost answer costs longer
+SEGMENTS_PER_MS = 10  # too many: swaps of long maps pile up at a busy register; too few: a lost answer delays longer
 
 Job = Refresh | EndOpenSegment | OpenClosedLog | ChangeProjection
 
@@ -61,7 +61,7 @@ class ReconfigurerState(enum.Enum):
 class ReconfigurerConfig(Struct, frozen=True):
     register: Address
     log: str
-    retry_ms: int = 500  # too small: a slow register is asked twice; too big: a lost answer costs this long
+    retry_ms: int = 500  # too small: a slow register is asked twice; too big: a lost answer delays this long
     seal_wait_ms: int = 300  # too small: slow members are dropped; too big: every fail-over waits this long
 
 
@@ -69,7 +69,7 @@ class Reconfigurer:
     def __init__(self, config: ReconfigurerConfig) -> None:
         self.config = config
         self.state = ReconfigurerState.IDLE
-        self.jobs: list[tuple[str, Job]] = []  # role that asked, what it asked; the first is in work
+        self.jobs: list[tuple[str, Job]] = []  # requesting role and job; the first is in progress
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
         self.answers: dict[str, Sealed | Rejected] = {}  # by stream, while sealing
@@ -114,7 +114,7 @@ class Reconfigurer:
         return self.view.epoch if self.view is not None else 0
 
     def _on_got(self, got: Got) -> Effects:
-        """Unless it is a late answer to an earlier question: what is known never goes back (R10)."""
+        """Ignore a late answer to an earlier request (R10)."""
         epoch = got.projection.epoch if got.projection is not None else got.unchanged
         if epoch < self._known() or (got.unchanged and epoch != self._known()):
             return []
@@ -131,18 +131,18 @@ class Reconfigurer:
 
     def _finish(self) -> Effects:
         role, job = self.jobs.pop(0)
-        told: Effects = self._warnings() if isinstance(job, EndOpenSegment) else []
-        told.append(Send(Address(SELF, role), ViewChanged(self.config.log, self.view, self.nodes)))
+        effects: Effects = self._warnings() if isinstance(job, EndOpenSegment) else []
+        effects.append(Send(Address(SELF, role), ViewChanged(self.config.log, self.view, self.nodes)))
         if self.jobs:
-            return [*told, *self._read()]
+            return [*effects, *self._read()]
         self.state, self.answers = ReconfigurerState.IDLE, {}
-        return [CancelTimer("wait"), *told]
+        return [CancelTimer("wait"), *effects]
 
     def _on_projection(self) -> Effects:
         job, view = self._current(), self.view
         match job:
             case EndOpenSegment(_, index) if view is not None and view.last.index < index:
-                return [SetTimer("wait", self.config.retry_ms)]  # older than what the role knows: ask again
+                return [SetTimer("wait", self.config.retry_ms)]  # older than what the requester knows: read again
             case EndOpenSegment(_, index) if view is not None and view.last.index == index and view.last.is_open:
                 return self._end(job, view)
             case OpenClosedLog() if view is not None and not view.last.is_open and not view.deleted:
@@ -157,7 +157,7 @@ class Reconfigurer:
         if job.end is not None:  # R6
             return self._choose(view, job) if view.last.owner == job.owner else self._finish()
         if job.reopen and len(eligible(self.nodes, ())) < view.settings.min_replicas:
-            return self._blocked(view)  # sealing it would only take away what is left
+            return self._blocked(view)  # a seal would only take away what is left
         if job.only_to_spares and self._spares(job.suspects) < min(map(len, view.last.groups)):
             return self._finish()
         self.state = ReconfigurerState.SEALING
@@ -183,11 +183,11 @@ class Reconfigurer:
         return self._choose(view, job)
 
     def _blocked(self, view: Projection) -> Effects:
-        """It cannot be done now (R8): say so, and give the job back as it is."""
+        """It is not possible now (R8): announce it, and return the job undone."""
         return [Announce(ReconfigurationBlocked(self.config.log, view.last.index)), *self._finish()]
 
     def _choose(self, view: Projection, job: EndOpenSegment | OpenClosedLog) -> Effects:
-        """Where the next segment goes."""
+        """Choose the members of the next segment."""
         self.state = ReconfigurerState.CHOOSING
         suspects: tuple[str, ...] = ()
         silent: tuple[str, ...] = ()
@@ -212,7 +212,7 @@ class Reconfigurer:
     def _swap(self, projection: Projection) -> Effects:
         self.state = ReconfigurerState.SWAPPING
         swap = Swap(self.config.log, projection.epoch - 1, projection)
-        longer = len(projection.segments) // SEGMENTS_PER_MS  # a long map takes its time to be sent and stored
+        longer = len(projection.segments) // SEGMENTS_PER_MS  # a long map takes longer to send and store
         return [Send(self.config.register, swap), SetTimer("wait", self.config.retry_ms + longer)]
 
     def _warnings(self) -> Effects:
@@ -226,8 +226,8 @@ class Reconfigurer:
 
 def _voters(group: Group, answers: dict[str, Sealed | Rejected]) -> Group:
     """The members whose answers count, in their old order (R2, R4)."""
-    told = [(member, answers.get(member.stream)) for member in group]
-    intact = [(member, answer) for member, answer in told if isinstance(answer, Sealed) and answer.intact]
+    answered = [(member, answers.get(member.stream)) for member in group]
+    intact = [(member, answer) for member, answer in answered if isinstance(answer, Sealed) and answer.intact]
     certain = tuple(member for member, answer in intact if not answer.uncertain)
     if certain or len(intact) < len(group):
         return certain

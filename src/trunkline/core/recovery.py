@@ -1,18 +1,18 @@
-"""What a stream's files say after a restart: which frames stand, which were lost, and whether that is certain.
+"""The recovery of a stream after a restart: which frames stand, which are lost, and whether that is certain.
 
-Each frame carries the synced mark known when it was written: how many frames before it were on disk for certain.
+Each frame carries the synced mark at the time of its write: how many frames before it were certainly on disk.
 
     slot      0      1      2      3      4
             [good] [good] [good] [BAD ] [good]
-    mark      0      1      1      3      3        highest mark seen: 3
+    mark      0      1      1      3      3        highest mark: 3
 
 Rules
- V1  A bad or missing frame below a mark seen anywhere was acknowledged and is lost: the stream has lost data.
- V2  Above the last mark lies one group that was perhaps never synced. It is cut from its first bad frame on, whatever
-     looks good behind it: a later frame may be on disk while an earlier one is not.
- V3  If what was cut had its full length it may have been acknowledged and then rotted: the stream is uncertain. Its
-     answer to Seal counts only when everybody in its group has answered and nobody is certain.
- V4  A seal is a mark: it is written only after everything before it is on disk, so it vouches for all of it.
+ V1  A bad or missing frame below any mark was acknowledged and is lost: the stream has lost data.
+ V2  Above the last mark lies one group that may never have been synced. It is cut at its first bad frame, whatever
+     follows: a later frame may be on disk while an earlier one is not.
+ V3  If a cut frame had its full length it may have been acknowledged and damaged later: the stream is uncertain. Its
+     answer to Seal counts only if every member of its group has answered and none is certain.
+ V4  A seal is a mark: it is written only after everything before it is on disk.
  V5  A frame that does not match its checksum is never returned.
 """
 
@@ -27,12 +27,12 @@ from trunkline.core.entries import Frame
 
 class Condition(enum.Enum):
     GOOD = "good"
-    BAD = "bad"  # full length, but header or payload does not match its checksum
+    BAD = "bad"  # full length, but header or payload does not match the checksum
     SHORT = "short"  # the file ends inside it
 
 
 class Slot(Struct, frozen=True):
-    """One frame as found. What a bad slot claims to hold must not be believed."""
+    """One frame as read. The contents of a bad slot must not be trusted."""
 
     frame: Frame
     mark: int
@@ -40,16 +40,14 @@ class Slot(Struct, frozen=True):
 
 
 class Recovered(Struct, frozen=True):
-    kept: int  # slots that stand, from the first on; the rest is cut
+    kept: int  # slots from the first on that stand; the rest is cut
     frames: tuple[Frame, ...]
     data_loss: bool
     uncertain: bool
 
 
 def recover(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
-    """Judge the slots of a stream. ``own_mark`` is the mark of a seal (V4), or one that an idle stream wrote by
-    itself.
-    """
+    """Recover the slots of a stream. ``own_mark``: of a seal (V4), or written by an idle stream."""
     marks = [slot.mark for slot in slots if slot.condition is Condition.GOOD]
     mark = max([own_mark, *marks])
     bad = [index for index, slot in enumerate(slots) if slot.condition is not Condition.GOOD]

@@ -1,19 +1,19 @@
 """The metadata register: projections under compare-and-swap, and the registry of nodes with their leases.
 
-It is the one place where a log's history is decided. In production a store with full sync, or etcd, plays this part
-behind the same messages; its contract is this role.
+It is the one place that decides the history of a log. In production the SQLite or etcd store takes its place behind the
+same messages; this role is their contract.
 
 Rules
- M1  A projection is stored only if the log's epoch is the expected one, and the new epoch is that plus one.
+ M1  A projection is stored only if the epoch of the log is the expected one and the new epoch is the next.
  M2  A swap that was answered is never lost.
- M3  Leases are hints for choosing nodes and for duties. No safety rests on them, and their clock is the host's: it says
-     ``LeaseExpired``.
- M4  A client is in the registry as long as its lease holds, and is forgotten with it. No client takes a node's name,
-     and no node a client's.
- M5  Who knows the log's present epoch is told just that; who knows another one, older or newer, is told the projection.
-     There is one projection for each epoch of a log (M1), so nothing is missed, and the map of a long log travels only
-     when it has changed.
- M6  A projection that cannot follow the one that is stored is not stored, whoever sends it; there is no answer.
+ M3  Leases are hints for placement and duties. No safety depends on them, and their clock belongs to the host, which
+     sends ``LeaseExpired``.
+ M4  A client is in the registry as long as its lease holds. No client takes the name of a node, and no node that of a
+     client.
+ M5  A sender that knows the present epoch of the log receives only that; any other receives the projection. There is
+     one projection for each epoch of a log (M1), so nothing is missed, and the map of a long log travels only after a
+     change.
+ M6  A projection that cannot follow the stored one is not stored, whatever its sender; there is no answer.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class MetadataRegister:
         return "ready"
 
     def on_start(self) -> Effects:
-        """Say what was found: a swap may have become durable just before a crash, with nobody told."""
+        """Announce the stored projections: a swap may have become durable just before a crash."""
         return [Announce(Projected(projection)) for projection in self.projections.values()]
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"the register asks for no choice, yet {key} was made")
+        raise AssertionError(f"the register makes no choice, but {key} was chosen")
 
     def on_timer(self, key: str) -> Effects:
-        raise AssertionError(f"the register sets no timer, yet {key} fired")
+        raise AssertionError(f"the register sets no timer, but {key} fired")
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
@@ -99,7 +99,7 @@ class MetadataRegister:
                 return self._on_register(source, info)
             case LeaseExpired(node, start):
                 return self._on_lease_expired(node, start)
-        raise AssertionError(f"the register does not take {message}")
+        raise AssertionError(f"the register does not accept {message}")
 
     def _got(self, get: Get) -> Got:
         nodes = tuple(self.nodes[node] for node in sorted(self.nodes))
@@ -139,5 +139,5 @@ class MetadataRegister:
         if info.state is NodeState.CLIENT:  # M4
             del self.nodes[node]
             return [Persist(NodeForgotten(node)), Announce(LeaseLost(node))]
-        self.nodes[node] = replace(info, live=False)  # M3: volatile, a restart gives every node a new chance
+        self.nodes[node] = replace(info, live=False)  # M3: volatile, a restart counts every node as live
         return [Announce(LeaseLost(node))]

@@ -1,11 +1,11 @@
-"""Repair of an ended chain segment: every position below the end and above the trim gets its one value on every member.
+"""Repair of an ended chain segment: every position below the end and above the trim gets one value on every member.
 
-Members are compared by digests, a span at a time; only positions that differ or are missing are settled, run by run, by
-the filler.
+Members are compared by digests, one span at a time; the filler settles only positions that differ or are missing, run
+by run.
 
 Rules
- E1  Only an ended segment is repaired, and only when all its members can be asked.
- E2  It is repaired when every position of it holds the same frame on all members of its group.
+ E1  Only an ended segment is repaired, and only while all its members can be asked.
+ E2  It is repaired when every position holds the same frame on all members of its group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trunkline.core.siblings import Fill, FillDone
 
 class SegmentRepair:
     def __init__(self, view: Projection, segment: Segment, span: int) -> None:
-        """``span``: how many positions are compared at a time."""
+        """``span``: positions in one comparison."""
         assert segment.end is not None  # E1
         self.view = view
         self.segment = segment
@@ -53,7 +53,7 @@ class SegmentRepair:
         return []
 
     def silent_nodes(self) -> tuple[str, ...]:
-        """Whose answer is waited for. The filler tells by itself whom it cannot reach."""
+        """Nodes that have not answered. The filler reports nodes that it cannot reach."""
         waiting = (node for stream, node in self.serving.items() if stream not in self.digests)
         return () if self.unsettled else tuple(waiting)
 
@@ -71,7 +71,7 @@ class SegmentRepair:
         return self._next()
 
     def _differing(self, group: Group) -> list[tuple[int, int]]:
-        """Runs of positions at which the members of a group do not all hold one and the same frame."""
+        """Runs of positions at which the members of a group do not hold the same frame."""
         first, end = self._span()
         held = [{max(frame.first, first): frame for frame in self.digests[member.stream]} for member in group]
         differing: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The sequencer: hands out the positions of an open chain segment.
+"""The sequencer: assigns the positions of an open chain segment.
 
 States (per log)
     (none) --first Next or Peek of a segment that names this process as owner--> serving(segment, next)
@@ -6,11 +6,12 @@ States (per log)
 
 Rules
  Q1  The owner is one start of one process. A restarted process never serves a segment that it did not open.
- Q2  A segment is served from its base, once: it is never begun again, and an older one is never gone back to.
- Q3  A grant of several groups never crosses a stripe unit; what it skips is told, so that the client fills it at once.
+ Q2  A segment is served from its base, once: it is never started again, nor any older one.
+ Q3  A grant with several groups never crosses a stripe unit; it reports what it skips, so that the client fills it at
+     once.
  Q4  Nothing is persisted: losing the sequencer ends the segment.
- Q5  A writer whose positions were filled before its bytes had come says so. Readers that ask about such a position are
-     told, and wait the longer before they fill: a slow writer gets there at last.
+ Q5  A writer whose positions were filled before its bytes arrived reports it. Readers that ask about such a position
+     learn it, and wait longer before they fill: a slow writer succeeds in the end.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from trunkline.core.events import PositionsGranted
 from trunkline.core.messages import Granted, Next, NotGranted, Peek, Peeked, Reason
 from trunkline.core.projection import Owner, Segment
 
-SLOW_MAX = 64  # grants of slow appends that are kept; too small: a slow writer among many is not waited for
+SLOW_MAX = 64  # remembered grants of slow appends; too small: readers do not wait for a slow writer among many
 
 
 class SlowGrant(Struct, frozen=True):
-    """Positions of an append that lost its earlier ones to readers that did not wait for it."""
+    """Positions of an append whose earlier ones were filled by readers."""
 
     first: int
     end: int
@@ -37,10 +38,10 @@ class Serving:
     def __init__(self, segment: int, next_position: int) -> None:
         self.segment = segment
         self.next = next_position
-        self.slow: tuple[SlowGrant, ...] = ()  # in order, the newest last
+        self.slow: tuple[SlowGrant, ...] = ()  # oldest first
 
     def patience(self, glsn: int) -> tuple[int, int]:
-        """How often the append at ``glsn`` was beaten, and up to where that is the same (Q5)."""
+        """How often the append at ``glsn`` was beaten, and up to which position this holds (Q5)."""
         grant = next((grant for grant in self.slow if grant.end > glsn), None)
         if grant is None:
             return 0, self.next
@@ -60,10 +61,10 @@ class Sequencer:
         return []
 
     def on_timer(self, key: str) -> Effects:
-        raise AssertionError(f"a sequencer sets no timer, yet {key} fired")
+        raise AssertionError(f"a sequencer sets no timer, but {key} fired")
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a sequencer asks for no choice, yet {key} was made")
+        raise AssertionError(f"a sequencer makes no choice, but {key} was chosen")
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
@@ -71,7 +72,7 @@ class Sequencer:
                 return self._on_next(source, message)
             case Peek():
                 return self._on_peek(source, message)
-        raise AssertionError(f"a sequencer does not take {message}")
+        raise AssertionError(f"a sequencer does not accept {message}")
 
     def _refusal(self, log: str, segment: Segment) -> Reason | None:
         if segment.owner != self.me:  # Q1

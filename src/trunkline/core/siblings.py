@@ -1,4 +1,4 @@
-"""What roles of one process, and its host, say to each other. None of it leaves the process."""
+"""Messages between the roles of one process and its host. None of them leaves the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trunkline.core.projection import Owner, Projection
 
 
 class Refresh(Message, frozen=True):
-    """Read the projection again and tell me."""
+    """Read the projection again. ``ViewChanged`` answers."""
 
     log: str
 
@@ -19,29 +19,29 @@ class EndOpenSegment(Message, frozen=True):
 
     log: str
     segment: int
-    suspects: tuple[str, ...] = ()  # nodes that somebody could not work with
-    owner: Owner | None = None  # broadcast: who wants to write next
-    end: int | None = None  # broadcast roll: the owner's exact count
+    suspects: tuple[str, ...] = ()  # nodes that failed the sender
+    owner: Owner | None = None  # broadcast: the next writer
+    end: int | None = None  # broadcast roll: the exact count of the owner
     reopen: bool = True  # False leaves the log read-only
-    only_to_spares: bool = False  # do it only if there are enough nodes that are not suspects
-    declared_end: int | None = None  # an operator's word, where no intact member is left: all below it is lost
+    only_to_spares: bool = False  # only if enough nodes are not suspects
+    declared_end: int | None = None  # an operator gives the segment up: everything below is lost
 
 
 class OpenClosedLog(Message, frozen=True):
-    """An operator opens a read-only log again. Nobody else does."""
+    """An operator reopens a read-only log."""
 
     log: str
 
 
 class ChangeProjection(Message, frozen=True):
-    """Try one other change, once, against the epoch it was computed from."""
+    """Try any other change once, against the epoch it was computed from."""
 
     expected: int
     projection: Projection
 
 
 class ViewChanged(Message, frozen=True):
-    """The projection as just read. It may equal the one already known: a fresh reading is news in itself."""
+    """The projection as just read. It may equal the known one: that it is fresh is news in itself."""
 
     log: str
     projection: Projection | None
@@ -51,7 +51,7 @@ class ViewChanged(Message, frozen=True):
 class Fill(Message, frozen=True):
     """Settle positions from ``glsn`` on, from the head down: each keeps its value, or becomes JUNK.
 
-    What is settled at once is one batch, or a run of JUNK that stays below ``end``. ``whole``: go on until ``end``.
+    One answer covers one batch, or a run of JUNK below ``end``. ``whole``: continue up to ``end``.
     """
 
     projection: Projection
@@ -62,8 +62,8 @@ class Fill(Message, frozen=True):
 
 
 class FillDone(Message, frozen=True):
-    """``frames`` hold ``glsn`` and what follows it on every member of the group; none: ``why`` it was not settled, and
-    at which ``node``.
+    """``frames`` are at ``glsn`` and after it on every member of the group. None: ``why`` it failed, and on which
+    ``node``.
     """
 
     segment: int
@@ -74,14 +74,14 @@ class FillDone(Message, frozen=True):
 
 
 class DamageFound(Message, frozen=True):
-    """From the host of a node: something that was stored cannot be read any more. The coordinator is to know."""
+    """From the host of a node: stored data is unreadable, and the coordinator must learn it."""
 
 
-class LookNow(Message, frozen=True):
-    """From the host: the registry or the projection has changed since the last look."""
+class CheckNow(Message, frozen=True):
+    """From the host: the registry or the projection has changed."""
 
 
-class SpaceTold(Message, frozen=True):
-    """From the host of a node: how much room its disk has, as the coordinator is to know it."""
+class SpaceReported(Message, frozen=True):
+    """From the host of a node: how much space its disk has, for the registry."""
 
     space: Space

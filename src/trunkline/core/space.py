@@ -1,4 +1,4 @@
-"""How much room a disk has, as roles and the registry know it."""
+"""How much space a disk has, as roles and the registry see it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import enum
 
 
 class Space(enum.IntEnum):
-    """How much room a node's disk has: coarsely, for the registry is not to be written all the time."""
+    """Coarse levels, so that the registry is rarely written."""
 
     ROOMY = 0
-    TIGHT = 1  # it takes entries, but no copies of what others hold
-    FULL = 2  # it takes no entries either: fills, seals, ends and repairs go on, from a reserve
-    EXHAUSTED = 3  # nothing is stored; what is here can be sealed, ended, trimmed and dropped. Told as FULL
+    TIGHT = 1  # accepts entries, but no copies for other nodes
+    FULL = 2  # accepts no entries; fills, seals, ends and repairs use a reserve
+    EXHAUSTED = 3  # stores nothing; seal, end, trim and drop still work. The registry shows FULL

@@ -175,7 +175,7 @@ def registered_node(info: NodeInfo, streams_named: int) -> RegisteredNode:
 
 
 def log_status(view: Projection, shown: tuple[Segment, ...] | None = None) -> LogStatus:
-    """The status of a projection, with all its segments or those to be ``shown``."""
+    """The status of a log, with all its segments or those in ``shown``."""
     settings = view.settings
     return LogStatus(
         name=view.log,

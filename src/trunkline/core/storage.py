@@ -1,21 +1,21 @@
-"""The storage node: keeps log streams and answers for them.
+"""The storage node: stores log streams and serves them.
 
 States of a stream
     (unknown) --Open--> open --Seal--> sealed --Finalize--> final        any --Drop--> (tombstone, for ever)
-    Seal and Finalize make an unknown stream, and what they make is durable before they answer.
+    Seal and Finalize create an unknown stream, and make it durable before they answer.
 
 Rules
  N1  Identity first: cluster, incarnation, segment index, segment epoch and stream id must be equal; otherwise nothing
      changes.
- N2  Everything needed to give an answer again after a crash is persisted before the answer.
- N3  A dropped stream id answers GONE and is never made again.
+ N2  Everything that is needed to repeat an answer after a crash is persisted before the answer.
+ N3  A dropped stream id answers GONE and is never created again.
  N4  Reads of an open broadcast stream stop at the LAC.
- N5  What should be here and cannot be read is CORRUPT, never Unwritten.
- N6  Room is kept for what keeps a log alive. A tight disk takes no copies, a full one no entries either; an exhausted
-     one stores nothing and makes no stream. Each is refused with NO_SPACE and changes nothing. Fills, and repairs of
-     what should be here, end only with the reserve; what is here can be sealed, ended, trimmed and dropped always.
+ N5  Data that should be here and is unreadable is CORRUPT, never Unwritten.
+ N6  Space is reserved for what keeps a log alive. A tight disk accepts no copies, a full one no entries either; an
+     exhausted one stores nothing and creates no stream. Each is refused with NO_SPACE and changes nothing. Fills, and
+     repairs of what should be here, use the reserve; seal, end, trim and drop of existing streams always work.
 The order of the checks of a write: identity; policy and base; trimmed; identical -> Stored; overlap -> Written; lost
-or sealed -> refused; no room -> refused; store.
+or sealed -> refused; no space -> refused; store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trunkline.core.effects import Address, Announce, Effects, Message, Persist, Send
-from trunkline.core.entries import Frame, Kind, junk
+from trunkline.core.entries import Frame, FrameKind, junk
 from trunkline.core.events import (
     FrameStored,
     StreamDamaged,
@@ -60,9 +60,9 @@ from trunkline.core.messages import (
     Sealed,
     Space,
     Stored,
+    StreamTarget,
     Subscribe,
     TailFound,
-    Target,
     Trim,
     TrimDone,
     Unwritten,
@@ -86,26 +86,26 @@ from trunkline.core.streams import (
 
 
 class NodeImage(Struct, frozen=True):
-    """What recovery found on a node's disk."""
+    """The streams of a node as recovered from its disk."""
 
     streams: tuple[StreamImage, ...] = ()
     tombstones: tuple[Key, ...] = ()
 
 
 class SpaceChanged(Message, frozen=True):
-    """From the host: what the disk has room for from now on."""
+    """From the host: how much space the disk has."""
 
     space: Space
 
 
 class SubscriberGone(Message, frozen=True):
-    """From the host: the connection to this process is closed. Nobody waits for answers there."""
+    """From the host: the connection to this process is closed, so no subscriber waits there."""
 
     process: str
 
 
 class FramesDamaged(Message, frozen=True):
-    """From the host: these frames of a stream were stored, and cannot be read any more."""
+    """From the host: these stored frames of a stream are unreadable."""
 
     key: Key
     frames: tuple[Frame, ...]
@@ -133,7 +133,7 @@ class StorageNode:
         return "sealed" if newest.sealed else "open"
 
     def on_start(self) -> Effects:
-        """Say what was found: a frame may have become durable just before a crash, with nobody told."""
+        """Announce the recovered streams: a frame may have become durable just before a crash."""
         return [
             Announce(
                 StreamRecovered(
@@ -150,10 +150,10 @@ class StorageNode:
         ]
 
     def on_timer(self, key: str) -> Effects:
-        raise AssertionError(f"a storage node sets no timer, yet {key} fired")
+        raise AssertionError(f"a storage node sets no timer, but {key} fired")
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a storage node asks for no choice, yet {key} was made")
+        raise AssertionError(f"a storage node makes no choice, but {key} was chosen")
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:  # the busiest first
@@ -179,7 +179,7 @@ class StorageNode:
             case Inventory(log):
                 kept = tuple(s.descriptor.target for s in self.streams.values() if s.descriptor.target.log == log)
                 return [Send(source, Inventoried(log, kept))]
-        raise AssertionError(f"a storage node does not take {message}")
+        raise AssertionError(f"a storage node does not accept {message}")
 
     # ------------------------------------------------------------------------------------------------ making streams
 
@@ -190,8 +190,8 @@ class StorageNode:
         _, effects = self._find_or_make(descriptor)
         return [*effects, Send(source, Opened(descriptor.target.stream))]
 
-    def _making_refusal(self, target: Target) -> Rejected | None:
-        """Why a stream cannot be found or made (N1, N3, N6)."""
+    def _making_refusal(self, target: StreamTarget) -> Rejected | None:
+        """Why a stream cannot be found or created (N1, N3, N6)."""
         refused = self._identity_refusal(target, may_be_new=True)
         is_new = refused is None and (target.log, target.stream) not in self.streams
         if is_new and self.space is Space.EXHAUSTED:
@@ -238,26 +238,26 @@ class StorageNode:
         answer = Finalized(stream.id, not stream.data_loss, message.nonce)
         return [*effects, Send(source, answer), *self._wake(stream)]
 
-    def _on_drop(self, source: Address, target: Target) -> Effects:
+    def _on_drop(self, source: Address, target: StreamTarget) -> Effects:
         refused = self._identity_refusal(target, may_be_new=True)
         if refused is not None:
             again = refused.reason is Reason.GONE
             return [Send(source, Dropped(target.stream) if again else refused)]
         key = (target.log, target.stream)
         self.streams.pop(key, None)
-        self.waiting.pop(key, None)  # they look at the projection again by themselves
+        self.waiting.pop(key, None)  # subscribers read the projection again by themselves
         self.tombstones.add(key)
         event = StreamDropped(self.node, target.log, target.stream)
         return [Persist(StreamDropping(key)), Announce(event), Send(source, Dropped(target.stream))]
 
     def _on_damaged(self, key: Key, frames: tuple[Frame, ...]) -> Effects:
-        """The stream is from now on what a restart on the same damage would make of it (S5)."""
+        """The stream becomes what a restart with the same damage would recover (S5)."""
         stream = self.streams.get(key)
         if stream is None:
-            return []  # dropped meanwhile
+            return []  # dropped in the meantime
         lost = tuple(frame for frame in frames if stream.frames.at(frame.first) == frame)
         if not lost:
-            return []  # known already, or trimmed meanwhile
+            return []  # already known, or trimmed in the meantime
         for frame in lost:
             stream.frames.remove(frame)
         stream.data_loss = stream.sealed = True
@@ -266,8 +266,8 @@ class StorageNode:
 
     # ----------------------------------------------------------------------------------------- requests to a stream
 
-    def _identity_refusal(self, target: Target, *, may_be_new: bool) -> Rejected | None:
-        """Why this node is not the one that the request is for (N1, N3)."""
+    def _identity_refusal(self, target: StreamTarget, *, may_be_new: bool) -> Rejected | None:
+        """Why the request is not for this node (N1, N3)."""
         if target.cluster != self.cluster or target.incarnation != self.incarnation:
             return Rejected(target.stream, 0, Reason.MISMATCH, self.incarnation)
         key = (target.log, target.stream)
@@ -311,7 +311,7 @@ class StorageNode:
 
     def _on_write(self, source: Address, stream: Stream, message: Write) -> Effects:
         frame, descriptor = message.frame, stream.descriptor
-        others = descriptor.policy is Policy.BROADCAST and not message.repair  # only the owner's appends go there
+        others = descriptor.policy is Policy.BROADCAST and not message.repair  # only the owner appends there
         if others or frame.first < descriptor.base:
             return [Send(source, stream.reject(frame.first, Reason.MISMATCH, self.incarnation))]
         if frame.first <= stream.trim:
@@ -328,7 +328,7 @@ class StorageNode:
         return self._store(source, stream, frame)
 
     def _on_fill_run(self, source: Address, stream: Stream, message: FillRun) -> Effects:
-        """JUNK goes wherever a write of JUNK would go, up to the first position that holds an entry."""
+        """Store JUNK at each free position up to the first entry, as single writes would."""
         first, end, descriptor = message.first, message.end, stream.descriptor
         if descriptor.policy is Policy.BROADCAST or first < descriptor.base:
             return [Send(source, stream.reject(first, Reason.MISMATCH, self.incarnation))]
@@ -430,7 +430,7 @@ class StorageNode:
         return []
 
     def _wake(self, stream: Stream) -> Effects:
-        """Answer the subscribers that waited for what just changed."""
+        """Answer the subscribers that waited for this change."""
         if not self.waiting or (waiting := self.waiting.pop(stream.key, None)) is None:
             return []
         return [effect for source, message in waiting for effect in self._on_subscribe(source, stream, message)]
@@ -444,10 +444,10 @@ class StorageNode:
 
 
 def _refused_from(stream: Stream, message: Write) -> Space:
-    """From which level on there is no room for a write (N6)."""
+    """The level from which on a write is refused (N6)."""
     if message.repair:
         return Space.TIGHT if stream.is_copy else Space.EXHAUSTED
-    return Space.FULL if message.frame.kind is Kind.DATA else Space.EXHAUSTED
+    return Space.FULL if message.frame.kind is FrameKind.DATA else Space.EXHAUSTED
 
 
 def _position(message: Message) -> int:

@@ -1,4 +1,4 @@
-"""One log stream: the state of one group's share of one segment on one node, and what of it is durable.
+"""One log stream: the share of one group of one segment on one node, and what of it is durable.
 
 Rules
  S1  A position holds one value for ever. An identical frame is ``Stored`` again, any other overlap is ``Written``.
@@ -8,9 +8,8 @@ Rules
  S5  A stream that lost acknowledged data is never an authority: it is sealed, not intact, and answers ``CORRUPT`` for
      what it lacks.
  S6  A stream that may have lost data (``uncertain``) seals itself: nothing may be written where something may have
-     been. Broadcast: an end above what it has proves the loss. A chain may have several groups, of which each has its
-     share below the end: there a survivor has answered a seal, which vouches for what it has (V4), and an end proves
-     nothing.
+     been. Broadcast: an end above what it has proves the loss. A chain may have several groups, each with its share
+     below the end: there a survivor has answered a seal, which covers what it has (V4), and an end proves nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, Frames, Kind
+from trunkline.core.entries import Frame, FrameKind, Frames
 from trunkline.core.messages import Descriptor, Reason, Rejected
 from trunkline.core.projection import Policy
 
@@ -28,10 +27,10 @@ Key = tuple[str, str]  # log, stream id
 
 
 class StreamImage(Struct, frozen=True):
-    """What recovery found of a stream."""
+    """A stream as recovered from disk."""
 
     descriptor: Descriptor
-    frames: Sequence[Frame] = ()  # see ``Frames``: a tuple is copied, a sorted mutable sequence is used as it is
+    frames: Sequence[Frame] = ()  # see ``Frames``: a tuple is copied, a sorted mutable sequence is used in place
     sealed: bool = False
     end: int | None = None
     trim: int = 0
@@ -49,7 +48,7 @@ class FrameWritten(Record, frozen=True):
 
 
 class JunkWritten(Record, frozen=True):
-    """JUNK at each position of ``[first, end)``: as many frames, written together."""
+    """JUNK at each position of ``[first, end)``, written together."""
 
     key: Key
     first: int
@@ -71,14 +70,14 @@ class StreamTrimming(Record, frozen=True):
 
 
 class StreamLosing(Record, frozen=True):
-    """The stream is known to have lost acknowledged data: these frames, if it can tell."""
+    """The stream has lost acknowledged data: these frames, if known."""
 
     key: Key
     frames: tuple[Frame, ...] = ()
 
 
 class StreamDropping(Record, frozen=True):
-    """The stream is gone and its id stays behind as a tombstone."""
+    """The stream is dropped; its id stays as a tombstone."""
 
     key: Key
 
@@ -104,7 +103,7 @@ class Stream:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it was made for a joiner: all that is written to it is copied from others."""
+        """Whether it belongs to a joiner: all writes to it are copies."""
         return any(member.joining for member in self.descriptor.members if member.stream == self.id)
 
     def seal_answer(self) -> int:
@@ -118,12 +117,12 @@ class Stream:
         return self.frames.contiguous_end(max(self.descriptor.base, self.trim + 1))
 
     def lacks_below(self, end: int) -> bool:
-        """Whether an end proves that an uncertain stream has lost something (S6)."""
+        """Whether an end proves that an uncertain stream has lost data (S6)."""
         broadcast = self.descriptor.policy is Policy.BROADCAST
         return self.uncertain and broadcast and self.seal_answer() < end
 
     def write_refusal(self, frame: Frame, *, repair: bool) -> Reason | None:
-        """Why a frame that overlaps nothing cannot be stored now."""
+        """Why a frame that overlaps no other cannot be stored now."""
         if self.data_loss:
             return Reason.CORRUPT
         if not self.sealed:
@@ -135,18 +134,18 @@ class Stream:
         return Reason.SEALED if frame.next > self.end else None
 
     def free_runs(self, first: int, end: int) -> tuple[int, list[tuple[int, int]]]:
-        """How far ``[first, end)`` goes without an entry, and what of that part holds nothing yet, as runs."""
+        """The first entry in ``[first, end)`` (or ``end``), and the free runs before it."""
         reached, free = first, []
         for frame in self.frames.between(first, end):
             if frame.first > reached:
                 free.append((reached, frame.first))
-            if frame.kind is not Kind.JUNK:
+            if frame.kind is not FrameKind.JUNK:
                 return max(first, frame.first), free
             reached = frame.next
         return end, [*free, (reached, end)] if reached < end else free
 
     def readable_end(self) -> int | None:
-        """Reads stop before this position: the end, or (open broadcast) what the owner has released."""
+        """Reads stop before this position: the end or, for an open broadcast stream, what the owner has released."""
         if self.end is not None:
             return self.end
         return self.lac + 1 if self.descriptor.policy is Policy.BROADCAST else None

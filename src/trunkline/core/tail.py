@@ -1,16 +1,17 @@
-"""Finding the tail: the position after the last committed entry, linearizable.
+"""The tail finder: finds the position after the last committed entry, linearizable.
 
 States
-    (none) --request--> viewing --projection--> asking --answers--> done
+    idle --request--> viewing --projection--> asking --answers--> idle
+    asking --a member cannot answer--> waiting --> viewing, or ending --segment ended--> viewing
 
 Rules
- T1  The projection is read after the call began, so everything committed before it lies in its segments. (An answer
-     that the known one is unchanged is as good.)
+ T1  The projection is read after the call began, so everything committed before it lies in its segments. (That the
+     known one is unchanged is as good.)
  T2  chain: the largest "highest written + 1" over the last members of all groups, at least the base. Grants are not
-     entries: ``peek`` runs ahead of the tail, and would make it go back.
- T3  broadcast: one member's contiguous end c, once its LAC has reached c - 1; if the segment ends first, the smaller
-     of c and its end.
- T4  broadcast: a member that is away, damaged or was not told the LAC is left for another; if none can tell, the
+     entries: ``peek`` runs ahead of the tail, and would let it move back.
+ T3  broadcast: the contiguous end c of one member, once its LAC has reached c - 1; if the segment ends first, the
+     smaller of c and its end.
+ T4  broadcast: a member that is unreachable, damaged or without the LAC is left for another; if none can answer, the
      segment is ended, and keeps its owner.
 """
 
@@ -54,7 +55,7 @@ class TailConfig(Struct, frozen=True):
 
 class TailFinder:
     def __init__(self, config: TailConfig, view: Projection | None = None) -> None:
-        """``view``: any projection of the log that the process has, so that the same one need not be told again."""
+        """``view``: a known projection of the log, so that it need not be sent again."""
         self.config = config
         self.state = TailState.IDLE
         self.operation = 0
@@ -62,8 +63,8 @@ class TailFinder:
         self.found: dict[str, int] = {}  # by stream
         self.contiguous = 0  # broadcast: the c that must be released ...
         self.segment = -1  # ... and the segment that it was found in
-        self.replica = 0  # broadcast: which member is asked
-        self.blocked = 0  # broadcast: how often in a row it could not tell
+        self.replica = 0  # broadcast: the member to ask
+        self.blocked = 0  # broadcast: members in a row that could not answer
 
     @property
     def phase(self) -> str:
@@ -73,32 +74,32 @@ class TailFinder:
         return []
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a tail finder asks for no choice, yet {key} was made")
+        raise AssertionError(f"a tail finder makes no choice, but {key} was chosen")
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case TailRequested(operation):
                 self.operation, self.contiguous, self.segment = operation, 0, -1
-                return self._look()
+                return self._refresh()
             case Got(_, nonce) if self.state is TailState.VIEWING and nonce == self.operation:
                 return self._on_got(message)
             case TailFound(stream, operation, written, lac) if self._asks(operation):
                 return self._on_found(stream, written, lac)
             case Rejected(stream, operation, reason) if self._asks(operation):
-                return self._on_found(stream, 0, 0) if reason is Reason.UNKNOWN else self._on_away()
+                return self._on_found(stream, 0, 0) if reason is Reason.UNKNOWN else self._on_unreachable()
             case ViewChanged(_, view) if self.state is TailState.ENDING:
                 blocked = view is not None and self.view is not None and view.last == self.view.last
-                return self._later() if blocked else self._look()
+                return self._later() if blocked else self._refresh()
         return []  # a late answer
 
     def _asks(self, operation: int) -> bool:
         return self.state is TailState.ASKING and operation == self.operation
 
     def on_timer(self, key: str) -> Effects:
-        return self._on_away() if self.state is TailState.ASKING else self._look()
+        return self._on_unreachable() if self.state is TailState.ASKING else self._refresh()
 
-    def _on_away(self) -> Effects:
-        """A member that is needed does not answer, or cannot: chain, end the segment; broadcast, ask another (T4)."""
+    def _on_unreachable(self) -> Effects:
+        """A required member does not answer, or cannot: chain, end the segment; broadcast, ask another (T4)."""
         assert self.view is not None
         last = self.view.last
         if last.policy is Policy.CHAIN or self.blocked >= len(last.groups[0]):
@@ -111,7 +112,7 @@ class TailFinder:
         self.state = TailState.WAITING
         return [SetTimer("wait", self.config.timing.poll_ms)]
 
-    def _look(self) -> Effects:
+    def _refresh(self) -> Effects:
         self.state = TailState.VIEWING  # T1
         known = self.view.epoch if self.view is not None else 0
         ask = Send(self.config.register, Get(self.config.log, self.operation, known))
@@ -165,7 +166,7 @@ class TailFinder:
             self.contiguous = max(self.contiguous, written, last.base)
             if lac >= self.contiguous - 1 or self.contiguous == last.base:
                 return self._done(self.contiguous)
-            return self._on_away()
+            return self._on_unreachable()
         self.found[stream] = written
         if len(self.found) < len(self._members(self.view)):
             return []

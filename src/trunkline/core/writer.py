@@ -3,22 +3,23 @@
 States
     idle --first append--> claiming --segment with me as owner--> owning --all replicas have it--> committed ...
     owning --a replica is silent, sealed or full--> rolling --new segment of mine--> owning
-                                                      |--log owned by another--> idle, or claiming (takeover)
+                                                      |--log owned by another--> idle, or claiming (take-over)
 
     base        committed        next
      |-- acknowledged --|-- in flight --|            positions below `committed` are on every replica
 
 Rules
  W1  An entry is committed when all members have it, and entries commit in order.
- W2  Freeze before the roll's swap: once the count is named as the end, nothing more is acknowledged in this segment.
- W3  After a segment has ended, its end settles what was in flight: below it committed, at or past it not.
+ W2  Freeze before the swap of a roll: once the count is named as the end, nothing more is acknowledged in this segment.
+ W3  The end of a segment settles what was in flight: below it committed, at or past it not.
  W4  What is not committed is sent again only in a segment of my own, under a new seq; otherwise it is refused.
- W5  The owner is this process start. Another owner's log is taken only on request, or if the owner keeps no lease while
-     this process does: by ending its segment. Each append is judged by itself, and takes a log at most once.
- W6  The LAC never runs ahead of what is committed. It rides on the next batch, or on Release when nothing is in flight.
- W7  Where no node has space, what is in flight is settled by a roll, and what was not committed is refused.
- W8  The time of silence counts from the oldest batch in flight, whatever is sent after it; after a suspicion it doubles
-     until something is committed, so that slow replicas are not left again and again.
+ W5  The owner is this process start. It takes the log of another owner over only on request, or if that owner has no
+     lease while this process has one: by ending its segment. Each append is judged alone, and takes a log over at most
+     once.
+ W6  The LAC never exceeds what is committed. It travels with the next batch, or in Release if nothing is in flight.
+ W7  If no node has space, a roll settles what is in flight, and what was not committed is refused.
+ W8  ``suspect_after_ms`` counts from the oldest batch in flight, whatever is sent after it. It doubles after a
+     suspicion until something is committed, so that slow replicas are not replaced again and again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from trunkline.core.effects import (
     Send,
     SetTimer,
 )
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Append,
@@ -73,20 +74,18 @@ class WriterConfig(Struct, frozen=True):
     log: str
     me: Owner
     timing: Timing = DEFAULT_TIMING
-    in_flight_max: int = 64  # too small: throughput; too big: memory, and more to send again after a roll
+    in_flight_max: int = 64  # too small: low throughput; too big: memory, and more to resend after a roll
 
     @property
     def writer(self) -> str:
         return f"{self.me.process}#{self.me.start}"
 
 
-DOUBTS_MAX = (
-    3  # how often in a row the time of silence doubles; too small: slow nodes are left; too big: dead ones are not
-)
+DOUBTS_MAX = 3  # doublings of ``suspect_after_ms``; too small: slow nodes are replaced; too big: dead ones late
 
 
 class Sending:
-    """One batch in flight: where it goes and who has it."""
+    """One batch in flight."""
 
     def __init__(self, request: AppendRequested, frame: Frame, missing: list[str]) -> None:
         self.request = request
@@ -100,14 +99,14 @@ class Writer:
         self.view = view
         self.state = WriterState.IDLE
         self.seq = 0
-        self.taken_from: Owner | None = None  # whose segment is being ended for a takeover
-        self.doubts = 0  # suspicions since something was committed
+        self.taken_from: Owner | None = None  # the owner whose segment is being ended for a take-over
+        self.doubts = 0  # suspicions since the last commit
         self.segment = -1
         self.next = 0
         self.committed = 0  # every position below it is committed
-        self.in_flight: deque[Sending] = deque()  # their seqs follow each other
+        self.in_flight: deque[Sending] = deque()  # with consecutive seqs
         self.queue: deque[AppendRequested] = deque()
-        self.full: tuple[str, ...] = ()  # nodes that had no space in this segment
+        self.full: tuple[str, ...] = ()  # nodes without space in this segment
 
     @property
     def phase(self) -> str:
@@ -117,7 +116,7 @@ class Writer:
         return []
 
     def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a writer asks for no choice, yet {key} was made")
+        raise AssertionError(f"a writer makes no choice, but {key} was chosen")
 
     def on_timer(self, key: str) -> Effects:
         return self.on_silence(key, self.awaits(key))
@@ -149,10 +148,10 @@ class Writer:
                 return self._on_rejected(stream, reason, point)
             case ViewChanged(_, projection, nodes):
                 return self._on_view(projection, nodes)
-        return []  # frozen (W2), or a late answer of a segment that is over
+        return []  # frozen (W2), or a late answer of an ended segment
 
     def ignores(self, source: Address, message: Message) -> bool:
-        """A seq is used once: what is not in flight now never will be again."""
+        """A seq is used once: a batch that is not in flight never will be again."""
         if isinstance(message, Stored):
             return self._sending(message.frame) is None
         return False
@@ -176,7 +175,7 @@ class Writer:
         return tuple(member.node for member in self._current().members() if member.stream in missing)
 
     def _pump(self) -> Effects:
-        """Begin what can be begun now."""
+        """Start whatever can start now."""
         if self.state is WriterState.IDLE and self.queue:
             return self._claim()
         effects: Effects = []
@@ -185,7 +184,7 @@ class Writer:
         return effects
 
     def _claim(self) -> Effects:
-        """Own the log, or learn who does: what was known of it may be old."""
+        """Own the log, or read who does: the known projection may be old."""
         view = self.view
         if view is not None and view.last.owner == self.config.me and view.last.is_open:
             return self._own(view)
@@ -208,17 +207,17 @@ class Writer:
         return [*effects, Send(Address(SELF, "reconfigurer"), job)] if allowed else effects
 
     def _is_abandoned(self, owner: Owner, nodes: tuple[NodeInfo, ...]) -> bool:
-        """A process without a lease of its own knows nothing of others' leases. (A new log is nobody's.)"""
+        """Whether the owner has no lease. A process without a lease of its own cannot tell."""
         leased = [(info.node, info.start) for info in nodes if info.live]
         return tuple(self.config.me) in leased and tuple(owner) not in leased
 
     def _on_claimed(self, view: Projection, nodes: tuple[NodeInfo, ...]) -> Effects:
         if view.last.is_open and view.last.owner == self.config.me:
             return self._own(view)
-        if view.last.owner == self.taken_from:  # blocked, or ended by somebody who wants nothing: go on
+        if view.last.owner == self.taken_from:  # blocked, or ended by a reader: retry
             return [self._try_later()]
         self.taken_from = None
-        return self._claim_from(view, nodes)  # another was faster: only who came later may take it from that one
+        return self._claim_from(view, nodes)  # another writer was faster: only later appends may take it over
 
     def _own(self, view: Projection) -> Effects:
         self.state, self.segment, self.taken_from = WriterState.OWNING, view.last.index, None
@@ -227,7 +226,7 @@ class Writer:
 
     def _send(self, request: AppendRequested) -> Effects:
         self.seq += 1
-        frame = Frame(self.next, request.count, Kind.DATA, self.config.writer, self.seq, request.checksum)
+        frame = Frame(self.next, request.count, FrameKind.DATA, self.config.writer, self.seq, request.checksum)
         self.next = frame.next
         members = self._current().members()
         oldest = not self.in_flight
@@ -302,11 +301,11 @@ class Writer:
             return self._resend(stream, point)
         if reason is Reason.NO_SPACE:
             self.full = tuple(dict.fromkeys((*self.full, member.node)))
-            return []  # the timer rolls away from it, and so bounds how often
+            return []  # the timer triggers the roll, which bounds how often it happens
         return self._roll(() if reason is Reason.SEALED else (member.node,))
 
     def _resend(self, stream: str, start: int) -> Effects:
-        """Send again, in order, what a member lacks from ``start`` on."""
+        """Resend, in order, the batches from ``start`` that a member lacks."""
         member = next((m for m in self._current().members() if m.stream == stream), None)
         if member is None:
             return []
@@ -315,7 +314,7 @@ class Writer:
 
     def _roll(self, suspects: tuple[str, ...]) -> Effects:
         self.state = WriterState.ROLLING  # W2: from here on nothing is acknowledged in this segment
-        full = any(node in self.full for node in suspects)  # then it answers, and may be needed again
+        full = any(node in self.full for node in suspects)  # it answers, and may be needed again
         me, end = self.config.me, self.committed
         job = EndOpenSegment(self.config.log, self.segment, suspects, owner=me, end=end, only_to_spares=full)
         return [CancelTimer("ack"), Send(Address(SELF, "reconfigurer"), job)]
@@ -338,10 +337,10 @@ class Writer:
         return []
 
     def _settle(self, view: Projection) -> Effects:
-        """The segment is over: its end decides what was in flight (W3), a segment of mine takes the rest (W4)."""
+        """The segment has ended: its end settles what was in flight (W3), a segment of mine takes the rest (W4)."""
         ended = view.segment(self.segment)
         if ended is not None and ended.is_open:
-            return [self._try_later()]  # it could not be ended now: stay frozen, and ask again
+            return [self._try_later()]  # it cannot be ended now: stay frozen, and retry
         pending, self.in_flight = self.in_flight, deque()
         effects: Effects = []
         unsettled: list[AppendRequested] = []

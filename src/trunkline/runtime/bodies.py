@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import Fetched, ReadFrames, Written
 from trunkline.core.streams import Key
 from trunkline.net.connection import Connection
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
         """The frames that have a body."""
         message = self.message
         frames = (message.existing,) if isinstance(message, Written) else message.frames
-        return [frame for frame in frames if frame.kind is Kind.DATA]
+        return [frame for frame in frames if frame.kind is FrameKind.DATA]
 
 
 class _Waiting:
@@ -151,7 +151,7 @@ class BodySender:
             frames = frames[: frames.index(wanted[len(bodies)])]
         if len(frames) > len(bodies):  # junk has no bytes
             following = iter(bodies)
-            attachments = [next(following) if frame.kind is Kind.DATA else b"" for frame in frames]
+            attachments = [next(following) if frame.kind is FrameKind.DATA else b"" for frame in frames]
         if isinstance(message, ReadFrames):
             connection.send(ANSWERING, token, replace(message, frames=frames), attachments)
         else:

@@ -46,8 +46,6 @@ from trunkline.net.packets import BadRequest, Envelope
 from trunkline.net.server import Server
 from trunkline.observing.metrics import Values
 from trunkline.observing.readiness import Readiness
-from trunkline.runtime.chronicle import Chronicle
-from trunkline.runtime.chronicler import Chronicler
 from trunkline.runtime.coordinator_metrics import (
     TABLE,
     CoordinatorView,
@@ -57,6 +55,8 @@ from trunkline.runtime.coordinator_metrics import (
 )
 from trunkline.runtime.duties import LogDuties
 from trunkline.runtime.duty_runner import RETRY_S, DutyRunner
+from trunkline.runtime.event_collector import EventCollector
+from trunkline.runtime.event_history import EventHistory
 from trunkline.runtime.links import Links
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
@@ -131,7 +131,7 @@ class CoordinatorServer:
         self._register = RegisterService(self._store)
         self._links = Links(config.name, token=config.token, tls=client_tls)
         self._questions = Questions(f"{config.name}.questions", self._links)
-        self._chronicle = Chronicle(config.directory)
+        self._events = EventHistory(config.directory)
         self._duties = DutyRunner(config.name, self._store, self._make_duties)
         self._summaries = Summaries()
         self._recorder: Recorder | None = None
@@ -154,10 +154,10 @@ class CoordinatorServer:
         )
         log_listening(log, f"coordinator {config.name}", self.address, self._observe_address)
         self._begin(self._duties.run())
-        chronicler = Chronicler(
-            config.name, self._store, self._chronicle, self._duties.blocked, self._ask_node, lease_ms=config.lease_ms
+        collector = EventCollector(
+            config.name, self._store, self._events, self._duties.blocked, self._ask_node, lease_ms=config.lease_ms
         )
-        self._begin(chronicler.run())
+        self._begin(collector.run())
 
     async def close(self) -> None:
         if self._observing is not None:
@@ -214,7 +214,7 @@ class CoordinatorServer:
         elif isinstance(message, ClusterRequest):
             answer(ClusterAnswer(self.cluster))
         elif isinstance(message, EventsRequest):
-            answer(EventsAnswer(msgspec.json.encode(self._chronicle.since(message.book, message.after))))
+            answer(EventsAnswer(msgspec.json.encode(self._events.since(message.book, message.after))))
         elif isinstance(message, StatusRequest | ListLogs | SetNodeState | ForgetNode):
             self._begin(self._administer(message, connection, token))
         else:

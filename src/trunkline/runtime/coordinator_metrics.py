@@ -75,7 +75,7 @@ class LogView(Struct, frozen=True):
         return self.summary.projection
 
     def troubles(self) -> list[str]:
-        """What ``trunkline status`` warns of; ``broken``: a bug stopped the duties of this log."""
+        """What ``trunkline status`` warns about; ``broken``: a bug stopped the duties of this log."""
         narrow, single = self.summary.fewer_copies, self.summary.no_redundancy
         found = {"no_redundancy"} if single else set()
         found |= {"fewer_copies"} if narrow > single else set()

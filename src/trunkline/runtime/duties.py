@@ -1,13 +1,13 @@
-"""The host of the coordinator's duties: for each log a process with a coordinator, a reconfigurer and a filler.
+"""The host of the coordinator's duties: one process for each log, with a coordinator, a reconfigurer and a filler.
 
 Rules
- L1  Logs take turns: at most ``TURNS_MAX`` of those that were woken are at work at a time. A turn ends when nothing is
-     due any more, when frames are being copied, which may take long, and after ``TURN_S``.
- L2  A log with nothing due rests. It is looked at when its projection or a node in the registry has changed, and all
-     the same once in ``REST_TICKS``.
- L3  The duties of a deleted log are finished when no node that may come back can have a stream of it.
- L4  A role that fails stops the duties of its log, and of no other.
- L5  Whether a log is blocked is what its last look found, until the next one has found something.
+ L1  Logs take turns: at most ``TURNS_MAX`` of those that were woken work at a time. A turn ends when the role is not
+     busy, and after ``TURN_S``.
+ L2  A log with nothing due rests. It is woken when its projection or a node in the registry changes, and checks by
+     itself once in ``REST_TICKS``.
+ L3  The duties of a deleted log end when the role announces that they are over.
+ L4  A role that fails stops the duties of its own log only.
+ L5  Whether a log is blocked is what the role announced last.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig, CoordinatorState
-from trunkline.core.duties import EndTheSegment
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Address, Choose, Complete, Effects, Event, Message, Record
-from trunkline.core.entries import Kind
+from trunkline.core.entries import FrameKind
+from trunkline.core.events import DutiesOver, LogBlocked, LogUnblocked
 from trunkline.core.filler import Filler
-from trunkline.core.messages import Got, NodeState, Write
+from trunkline.core.messages import Got, Write
 from trunkline.core.projection import Projection
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
-from trunkline.core.siblings import LookNow
+from trunkline.core.siblings import CheckNow
 from trunkline.metadata.service import RegisterService
-from trunkline.runtime.carried import CarriedBodies, carried_by
+from trunkline.runtime.carried import CarriedBodies
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.process import Buffer, Process, Step, Surroundings
 from trunkline.runtime.recorder import Recorder
@@ -37,17 +35,17 @@ from trunkline.runtime.turns import Turns
 
 log = logging.getLogger("trunkline.coordinator")
 
-TURNS_MAX = 32  # fewer: a lost node is replaced late in many logs; more: nodes answer too late to be counted as there
-TURN_S = 5.0  # shorter: more at once while nodes are slow, which makes them slower; longer: a hung one holds up others
-REST_TICKS = 120  # fewer: idle work; more: what no store told is noticed late
+TURNS_MAX = 32  # fewer: a lost node is replaced late in many logs; more: nodes answer too late
+TURN_S = 5.0  # shorter: more at once while nodes are slow, which slows them further; longer: a hung log blocks others
+REST_TICKS = 120  # fewer: idle work; more: a missed notification is made up for late
 WIDEN_TICKS = 20
 ABSENT_TICKS = 60
 
 
 class ContainedProcess(Process):
-    """A process whose failure stays its own (L4): its surroundings hear of it (H6), the event loop does not.
+    """A process whose failure stays its own (L4): it is reported to its surroundings (H6), not to the event loop.
 
-    ``stepped`` is called after each step and all that followed from it.
+    ``stepped`` is called after each step and everything that followed from it.
     """
 
     def __init__(self, name: str, surroundings: Surroundings, stepped: Callable[[], None]) -> None:
@@ -55,7 +53,7 @@ class ContainedProcess(Process):
         self._stepped = stepped
 
     def _run(self, role: str, action: Callable[[], Effects], step: Step) -> None:
-        outermost = not self._stepping  # a step inside another one fails that one, too
+        outermost = not self._stepping  # a nested step fails the outer one, too
         with suppress(Exception) if outermost else nullcontext():
             super()._run(role, action, step)
         if outermost:
@@ -63,7 +61,7 @@ class ContainedProcess(Process):
 
 
 class LogDuties:
-    """Implements ``Surroundings`` of the process that looks after one log."""
+    """Implements ``Surroundings`` of the process with the duties of one log."""
 
     def __init__(
         self,
@@ -78,46 +76,47 @@ class LogDuties:
         recording: Path | None,
         finished: Callable[[str], None],
     ) -> None:
-        """``finished`` is told the log's name when there is nothing left to do for ever (L3)."""
+        """``finished`` is called with the name of the log when its duties are over (L3)."""
         name = f"{coordinator}.{log}"
         self.log = log
         self.blocked = False  # L5
         self.failed = False
+        self._over = False  # L3
         self._register = register
         self._links = links
         self._finished = finished
         self._turns = turns
         self._recorder = Recorder(recording, cluster, name, start) if recording is not None else None
         filler = Filler()
-        self._carried = CarriedBodies(lambda: carried_by(filler))
-        config = CoordinatorConfig(
+        self._carried = CarriedBodies(filler)
+        config = DutiesConfig(
             log,
+            first_check_ms=REST_TICKS * tick_ms,  # it is woken below, and waits for its turn (L1)
             tick_ms=tick_ms,
             rest_ms=REST_TICKS * tick_ms,
             widen_ms=WIDEN_TICKS * tick_ms,
             absent_ms=ABSENT_TICKS * tick_ms,
         )
-        self._coordinator = Coordinator(replace(config, tick_ms=config.rest_ms))  # the first look has its turn (L1)
+        self._coordinator = Coordinator(config)
         self.process = ContainedProcess(name, self, self._stepped)
         self.process.add("reconfigurer", Reconfigurer(ReconfigurerConfig(REGISTER, log)))
         self.process.add("filler", filler)
         self.process.add("coordinator", self._coordinator)
-        self._coordinator.config = config
         self.wake()
 
     @property
     def duty(self) -> str:
-        """What is being done now, in a word."""
+        """The present duty or state."""
         return "broken" if self.failed else self._coordinator.phase
 
     @property
     def view(self) -> Projection | None:
-        """The projection as the last look found it."""
+        """The projection as of the last check."""
         return self._coordinator.view
 
     def wake(self) -> None:
-        """The projection or the registry changed: there may be something to do (L2)."""
-        self._turns.ask(self.log, self._look)
+        """The projection or the registry has changed: check when it is the turn of this log (L2)."""
+        self._turns.ask(self.log, self._check)
 
     def close(self) -> None:
         self._turns.forget(self.log)
@@ -133,10 +132,10 @@ class LogDuties:
             self._register.submit(message, lambda answer: self._answered(role, answer))
             return
         attachments: tuple[Buffer, ...] = ()
-        if isinstance(message, Write) and message.frame.kind is Kind.DATA:
+        if isinstance(message, Write) and message.frame.kind is FrameKind.DATA:
             body = self._carried.find(message.frame, step)
             if body is None:
-                return  # lost: the duty is looked at anew
+                return  # lost: the duty is checked again
             if role == "filler":
                 self._carried.keep_for_filling(message.frame, body)
             attachments = (body,)
@@ -149,35 +148,31 @@ class LogDuties:
 
     # ---------------------------------------------------------------------------------------------------------- rest
 
-    def _look(self) -> None:
-        self.process.deliver("coordinator", Address(self.process.name, "host"), LookNow())
+    def _check(self) -> None:
+        self.process.deliver("coordinator", Address(self.process.name, "host"), CheckNow())
 
     def _stepped(self) -> None:
-        role = self._coordinator
-        if role.state is not CoordinatorState.VIEWING and not isinstance(role.duty, EndTheSegment):  # L5
-            self.blocked = role.done.blocked >= 0
-        if role.state is CoordinatorState.IDLE or role.procedure is not None:
-            self._turns.give_back(self.log)  # L1
-        if role.state is CoordinatorState.IDLE and self._is_over():
+        if self._over:  # before the turn is given back, which may start this log again
+            self._over = False
             self._finished(self.log)
-
-    def _is_over(self) -> bool:
-        role = self._coordinator
-        if self.failed or role.view is None or not role.view.deleted:
-            return False
-        ended = (NodeState.GONE, NodeState.CLIENT)
-        return all(info.node in role.done.tidied for info in role.nodes if info.state not in ended)  # L3
+        elif not self._coordinator.is_busy:
+            self._turns.give_back(self.log)  # L1
 
     def persist(self, record: Record, step: Step) -> int:
-        raise AssertionError(f"a coordinator keeps nothing of its own, yet it was to persist {record}")
+        raise AssertionError(f"a coordinator persists nothing, but {record} came")
 
     def completed(self, role: str, complete: Complete) -> None:
-        raise AssertionError(f"duties have no callers, yet {complete} came from {role}")
+        raise AssertionError(f"duties have no callers, but {complete} came from {role}")
 
     def at_work(self, process: str, within_s: float) -> bool:
         return self._links.at_work(process, within_s)
 
     def announced(self, role: str, event: Event, step: Step) -> None:
+        match event:
+            case LogBlocked() | LogUnblocked():
+                self.blocked = isinstance(event, LogBlocked)
+            case DutiesOver():
+                self._over = True
         if self._recorder is not None:
             self._recorder.event(role, event)
 
@@ -185,7 +180,7 @@ class LogDuties:
         return choose.options[0]
 
     def broken(self, role: str) -> None:
-        """Said while the exception is under way."""
+        """Called while the exception is handled."""
         self.failed = True
-        text = "the role %s of log %s failed, which is a bug: report it; the log has no duties until a restart"
+        text = "the role %s of log %s failed, which is a bug: report it; the duties of this log stop until a restart"
         log.error(text, role, self.log, exc_info=True)

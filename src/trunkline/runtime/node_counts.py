@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trunkline.core.effects import Message
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import Reason
 from trunkline.observing.metrics import Histogram
 from trunkline.runtime.process import Buffer
@@ -35,7 +35,7 @@ class NodeCounts:
         self.sync_seconds = Histogram(SYNC_BUCKETS_S)
 
     def stored(self, frame: Frame, size_bytes: int) -> None:
-        if frame.kind is Kind.JUNK:
+        if frame.kind is FrameKind.JUNK:
             self.fills += 1
             return
         self.batches_stored += 1

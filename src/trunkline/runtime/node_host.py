@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from trunkline.core.effects import Address, Choose, Complete, Event, Message, Record
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import (
     Fetched,
     Finalize,
@@ -36,7 +36,7 @@ from trunkline.core.messages import (
     Write,
     Written,
 )
-from trunkline.core.siblings import DamageFound, SpaceTold
+from trunkline.core.siblings import DamageFound, SpaceReported
 from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
 from trunkline.core.streams import FrameWritten, JunkWritten, Key, StreamSealing
 from trunkline.net.connection import Connection
@@ -122,7 +122,7 @@ class NodeHost:
         token = int(to.role)
         self.counts.answers += 1
         if isinstance(message, ReadFrames | Fetched) or (
-            isinstance(message, Written) and message.existing.kind is Kind.DATA
+            isinstance(message, Written) and message.existing.kind is FrameKind.DATA
         ):
             self._bodies.send(connection, Answer(token, message, _key_of(step)))  # O3
             return
@@ -244,7 +244,7 @@ class NodeHost:
             self._stopped(str(error))
             return
         # Each time: the role knows what it last reported.
-        self.process.deliver("lease", Address(self.process.name, "host"), SpaceTold(self.reported_space()))
+        self.process.deliver("lease", Address(self.process.name, "host"), SpaceReported(self.reported_space()))
 
     def _continue(self) -> None:
         if not self._always:

@@ -1,7 +1,7 @@
 """Records what the roles of a process announce, for ``trunkline check --recording``.
 
-One file per process start; ``core/trace.py`` has the rules. A line is written to the operating system before any later
-effect is carried out, so a kill loses no event that another process may have observed.
+One file per process start; ``core/recording.py`` has the rules. A line is written to the operating system before any
+later effect is carried out, so a kill loses no event that another process may have observed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from trunkline.core.effects import Event
-from trunkline.core.trace import encode_event, end_line, file_name, header_line
+from trunkline.core.recording import encode_event, end_line, file_name, header_line
 
 
 class Recorder:

@@ -13,7 +13,7 @@ import crc32c
 from msgspec.structs import replace
 
 from trunkline.core.effects import Message
-from trunkline.core.entries import Frame, Kind, junk
+from trunkline.core.entries import Frame, FrameKind, junk
 from trunkline.core.messages import (
     Append,
     Descriptor,
@@ -30,8 +30,8 @@ from trunkline.core.messages import (
     Read,
     Release,
     Seal,
+    StreamTarget,
     Subscribe,
-    Target,
     Trim,
     Write,
 )
@@ -111,13 +111,14 @@ def _check_descriptor(message: Message, descriptor: Descriptor) -> None:
     _check_position(message, descriptor.base)
     _require(1 <= descriptor.stripe_unit < COUNT_MAX, message, f"stripe unit {descriptor.stripe_unit}")
     _require(1 <= len(descriptor.members) <= MEMBERS_MAX, message, f"{len(descriptor.members)} members")
-    _check_name(message, descriptor.owner.process or "nobody")
+    if descriptor.owner.process:
+        _check_name(message, descriptor.owner.process)
     for member in descriptor.members:
         _check_name(message, member.node)
         _require(_STREAM_ID.fullmatch(member.stream) is not None, message, f"stream {member.stream[:40]!r}")
 
 
-def _check_target(message: Message, target: Target) -> None:
+def _check_target(message: Message, target: StreamTarget) -> None:
     _check_log(message, target.log)
     _check_position(message, target.segment)
     _check_position(message, target.epoch)
@@ -152,7 +153,7 @@ def _require(holds: bool, message: Message, found: str) -> None:
 def _check_frame(frame: Frame, attachments: Attachments) -> None:
     if not frame_fits(frame, sum(map(len, attachments))):
         raise BadRequest(f"a batch is out of bounds: {frame}")
-    if frame.kind is Kind.JUNK:
+    if frame.kind is FrameKind.JUNK:
         if frame != junk(frame.first) or any(map(len, attachments)):
             raise BadRequest(f"a fill is malformed: {frame}")
         return

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.storage.packed import COLUMN_TYPES, KIND_CODES, KINDS, PackedFrames
 
 BODY_BYTES_MAX = 32 << 20
@@ -68,7 +68,7 @@ def frame_fits(frame: Frame, body_bytes: int) -> bool:
         and 0 <= frame.checksum < 1 << 32
         and len(frame.writer.encode(errors="replace")) <= WRITER_BYTES_MAX
         and body_bytes <= BODY_BYTES_MAX
-        and (frame.kind is Kind.DATA or body_bytes == 0)
+        and (frame.kind is FrameKind.DATA or body_bytes == 0)
     )
 
 

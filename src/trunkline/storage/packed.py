@@ -7,9 +7,9 @@ from array import array
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from typing import overload
 
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 
-KINDS = (Kind.DATA, Kind.JUNK)
+KINDS = (FrameKind.DATA, FrameKind.JUNK)
 KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 COLUMN_TYPES = "qIqIIB"  # first, count, seq, checksum, writer, kind

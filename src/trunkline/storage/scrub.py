@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.streams import Key
 from trunkline.storage.extents import Extent, StreamFiles
 from trunkline.storage.files import TOO_MANY, Files, read_range
@@ -130,4 +130,4 @@ def _identified(spot: _Spot, frames: PackedFrames) -> Frame:
     for at, first in enumerate(frames.firsts):
         if first == spot.first:
             return frames[at]
-    return Frame(spot.first, 1, Kind.DATA, "", 0, 0)
+    return Frame(spot.first, 1, FrameKind.DATA, "", 0, 0)

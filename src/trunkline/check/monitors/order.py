@@ -20,6 +20,7 @@ from trunkline.core.events import (
     TailIs,
     ValueCarried,
 )
+from trunkline.core.messages import Reason
 from trunkline.core.projection import Gap, Projection
 
 SHARED_READER = "reader"
@@ -121,11 +122,11 @@ class Completeness(SafetyMonitor):
         if position != expected:
             raise Violation(f"{observed.process} continued at {position} although it had not read {expected}")
 
-    def _may_skip(self, state: State, first: int, end: int, why: str) -> None:
-        trimmed = why == "trimmed" and end <= state.trim + 1
+    def _may_skip(self, state: State, first: int, end: int, why: Reason) -> None:
+        trimmed = why is Reason.TRIMMED and end <= state.trim + 1
         lost = any(gap.first <= first and end <= gap.end for gap in state.gaps)
         if not (trimmed or lost):
-            raise Violation(f"positions {first} to {end - 1} were skipped as {why}, but are not")
+            raise Violation(f"positions {first} to {end - 1} were skipped as {why.value}, but are not")
 
     def _moved(self, state: State, observed: ObservedEvent, position: int) -> State:
         reader = (observed.process, observed.role)

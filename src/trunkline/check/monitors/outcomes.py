@@ -7,7 +7,7 @@ from typing import NamedTuple
 from trunkline.check.monitors.sorted_map import SortedMap
 from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, SafetyMonitor, Violation
 from trunkline.core.calls import AppendRequested, TrimRequested
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import Appended, AppendRefused, Committed, EntriesRead, OutcomeUnknown, Projected
 from trunkline.core.projection import Gap, Projection
 
@@ -85,7 +85,7 @@ class NoLostAck(SafetyMonitor):
 
     def _placed(self, state: State, frame: Frame) -> State:
         places = state.placed.get(frame.checksum) or ()
-        if frame.kind is Kind.JUNK or frame.first in places:
+        if frame.kind is FrameKind.JUNK or frame.first in places:
             return state
         allowed = state.allowed.get(frame.checksum)
         if allowed == 0:

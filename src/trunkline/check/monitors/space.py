@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from trunkline.check.scenario import ObservedEvent, SafetyMonitor, Violation
 from trunkline.core.effects import Event
-from trunkline.core.entries import Kind
+from trunkline.core.entries import FrameKind
 from trunkline.core.events import FrameStored, Projected, StreamFinalized, StreamRecovered
 from trunkline.core.messages import Space
 from trunkline.core.projection import Projection
@@ -48,7 +48,7 @@ class KeepsRoom(SafetyMonitor):
                 return state._replace(ended=state.ended | {stream})
             case FrameStored(node=node, stream=stream, frame=frame):
                 space = dict(state.rooms).get(node, Space.ROOMY)
-                entry = frame.kind is Kind.DATA and stream not in state.ended
+                entry = frame.kind is FrameKind.DATA and stream not in state.ended
                 least = Space.TIGHT if stream in state.copies else Space.FULL if entry else Space.EXHAUSTED
                 if space >= least:
                     raise Violation(f"{node} stored {frame.brief()} in {stream} although its disk is {space.name}")

@@ -9,11 +9,17 @@ from trunkline.check.monitors.durability import StoredFrames, StoredFramesMonito
 from trunkline.check.scenario import ObservedEvent, ProcessEnded, SafetyMonitor, Violation
 from trunkline.core.entries import Frame
 from trunkline.core.events import (
+    DutiesOver,
+    FrameStored,
+    LogBlocked,
+    LogUnblocked,
     NodeGivenUp,
     Projected,
     StreamDamaged,
     StreamDropped,
+    StreamFinalized,
     StreamRecovered,
+    StreamSealed,
     StreamTrimmed,
 )
 from trunkline.core.projection import Group, Member, Projection, Segment
@@ -178,6 +184,71 @@ class Upkeep:
             elif segment.base <= view.trim:
                 behind = [m.stream for m in segment.members() if trimmed.get(m.stream, 0) < view.trim]
                 yield from (f"{stream} is not trimmed to {view.trim}" for stream in behind)
+
+
+class DutiesEnd(SafetyMonitor):
+    """The duties of a deleted log end only when its streams are dropped and no absent node can hold one."""
+
+    name = "DutiesEnd"
+
+    class State(NamedTuple):
+        deleted: bool = False
+        held: tuple[str, ...] = ()  # streams that nodes had when the log was deleted, sorted
+
+    def __init__(self, projection: Projection, absent: tuple[str, ...] = ()) -> None:
+        """``absent``: nodes that are down and may return with their streams."""
+        self._absent = [m.brief() for s in projection.segments for m in s.members() if m.node in absent]
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: ObservedEvent) -> State:
+        match observed.event:
+            case (
+                FrameStored(stream=stream)
+                | StreamSealed(stream=stream)
+                | StreamFinalized(stream=stream)
+                | StreamRecovered(stream=stream)
+            ) if not state.deleted:
+                return state._replace(held=tuple(sorted({*state.held, stream})))
+            case StreamDropped(stream=stream):
+                return state._replace(held=tuple(each for each in state.held if each != stream))
+            case Projected(projection) if projection.deleted:
+                return state._replace(deleted=True)
+            case DutiesOver() if not state.deleted:
+                raise Violation("the duties of a log end although it is not deleted")
+            case DutiesOver() if state.held or self._absent:
+                left = ", ".join([*state.held, *self._absent])
+                raise Violation(f"the duties of a deleted log end while nodes hold {left}")
+        return state
+
+
+class BlockedWithdrawn:
+    """Hot while a log is announced as blocked by a segment that has ended."""
+
+    name = "BlockedWithdrawn"
+
+    class State(NamedTuple):
+        open: int = 0  # index of the open segment; -1: none
+        blocked: tuple[tuple[str, int], ...] = ()  # process and segment, sorted
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: ObservedEvent) -> State:
+        others = tuple(each for each in state.blocked if each[0] != observed.process)
+        match observed.event:
+            case Projected(projection):
+                return state._replace(open=projection.last.index if projection.last.is_open else -1)
+            case LogBlocked(segment=segment):
+                return state._replace(blocked=tuple(sorted([*others, (observed.process, segment)])))
+            case LogUnblocked() | ProcessEnded():
+                return state._replace(blocked=others)
+        return state
+
+    def hot(self, state: State) -> str:
+        stale = [f"{process}: segment {segment}" for process, segment in state.blocked if segment != state.open]
+        return f"announced as blocked, but ended: {', '.join(stale)}" if stale else ""
 
 
 def _removed(before: Projection | None, after: Projection, *, repaired: bool = False) -> Iterator[tuple[Member, Group]]:

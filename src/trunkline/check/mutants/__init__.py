@@ -1,4 +1,4 @@
-"""The known bugs of the field, kept for ever: each is put back on purpose and must be found."""
+"""The mutants: known bugs, each of which the checker must find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known bugs of whoever appends to a chain log."""
+"""Mutants of clients that append to a chain log, and of its sequencer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _on_settled = Appender._on_settled
 _refusal = Sequencer._refusal
 
 
-def _taken_is_stored(self: Appender, attempt: Attempt) -> Effects:
-    """Somebody else's frame at the position is as good as one's own."""
+def _accept_other_frame(self: Appender, attempt: Attempt) -> Effects:
+    """Another frame at the position counts as its own."""
     return self._on_stored(attempt)
 
 
-def _past_the_end_counts(self: Appender, attempt: Attempt, view: Projection) -> Effects:
-    """The head has it, so it was in time, wherever the segment has ended."""
+def _commit_past_end(self: Appender, attempt: Attempt, view: Projection) -> Effects:
+    """An entry on the head counts as committed, even past the end of the segment."""
     segment = view.segment(attempt.segment.index) if attempt.segment is not None else None
     ended = segment is not None and segment.end is not None and attempt.first is not None
     if ended and attempt.at > 0 and segment is not None and segment.end is not None:
@@ -34,18 +34,18 @@ def _past_the_end_counts(self: Appender, attempt: Attempt, view: Projection) -> 
     return _reconsider(self, attempt, view)
 
 
-def _refused_unsettled(self: Appender, attempt: Attempt, reason: Reason) -> Effects:
+def _refuse_before_settled(self: Appender, attempt: Attempt, reason: Reason) -> Effects:
     if reason is Reason.NO_SPACE:
         return self._complete(attempt, AppendRefused("no space"))
     return _rejected(self, attempt, reason)
 
 
-def _awaits_the_sealer(self: Appender, attempt: Attempt, done: FillDone) -> Effects:
+def _wait_for_sealer(self: Appender, attempt: Attempt, done: FillDone) -> Effects:
     return [self._suspect_later(attempt)] if done.why is Reason.SEALED else _on_settled(self, attempt, done)
 
 
-def _begins_again(self: Sequencer, log: str, segment: Segment) -> Reason | None:
-    """A segment is served from its base, whenever somebody asks for an older or another one."""
+def _serve_older_segment(self: Sequencer, log: str, segment: Segment) -> Reason | None:
+    """A segment is served from its base again when a client asks for an older one."""
     serving = self.serving.get(log)
     if segment.owner == self.me and serving is not None and serving.segment != segment.index:
         self.serving[log] = Serving(segment.index, segment.base)
@@ -58,7 +58,7 @@ APPENDING_MUTANTS = (
         "taken-is-stored",
         "a position that holds another frame counts as stored",
         "late-writer",
-        patch((Appender, "_on_taken", _taken_is_stored)),
+        patch((Appender, "_on_taken", _accept_other_frame)),
         ("CommitDurability", "TotalOrder"),
         "breadth",
         20_000,
@@ -66,9 +66,9 @@ APPENDING_MUTANTS = (
     ),
     Mutant(
         "past-the-end-counts",
-        "an entry that only the head had counts as committed, although the segment ended before it",
+        "an entry on the head alone counts as committed although the segment ended before it",
         "two-reconfigurers",
-        patch((Appender, "_reconsider", _past_the_end_counts)),
+        patch((Appender, "_reconsider", _commit_past_end)),
         ("CommitDurability", "NoLostAck", "TotalOrder"),
         "breadth",
         60_000,
@@ -76,9 +76,9 @@ APPENDING_MUTANTS = (
     ),
     Mutant(
         "refused-unsettled",
-        "an append without space is refused before its position is settled",
+        "an append for which there is no space is refused before its position is settled",
         "space-returns",
-        patch((Appender, "_on_rejected", _refused_unsettled)),
+        patch((Appender, "_on_rejected", _refuse_before_settled)),
         "NoLostAck",
         "breadth",
         20_000,
@@ -86,9 +86,9 @@ APPENDING_MUTANTS = (
     ),
     Mutant(
         "sealer-awaited-for-ever",
-        "a client that meets a seal as it settles a position never ends the segment itself",
+        "a client that meets a seal while it settles a position never ends the segment itself",
         "seal-comes-late",
-        patch((Appender, "_on_settled", _awaits_the_sealer)),
+        patch((Appender, "_on_settled", _wait_for_sealer)),
         "Progress",
         "breadth",
         5_000,
@@ -96,9 +96,9 @@ APPENDING_MUTANTS = (
     ),
     Mutant(
         "segment-begun-again",
-        "a sequencer goes back to a segment that it has left",
+        "a sequencer returns to a segment that it has left",
         "stale-client",
-        patch((Sequencer, "_refusal", _begins_again)),
+        patch((Sequencer, "_refusal", _serve_older_segment)),
         ("SingleOwner", "NoLostAck"),
         "breadth",
         60_000,
@@ -107,9 +107,9 @@ APPENDING_MUTANTS = (
 )
 
 UNSEEN = {
-    "appender A7": "positions that nobody fills at once are filled by the readers that meet them, a wait later",
-    "appender A8": "the bound is one of resources: without it nothing is wrong, but a dead client leaves more holes",
-    "appender A11": "how long readers wait is a matter of time, which the checker does not have",
-    "sequencer Q4": "a sequencer has no disk here, and one that came back and knew where it was would break no promise",
-    "sequencer Q5": "how long readers wait is a matter of time, which the checker does not have",
+    "appender A7": "positions that are not filled at once are filled later by the readers that reach them",
+    "appender A8": "the bound limits resources: without it no promise breaks, but a dead client leaves more holes",
+    "appender A11": "how long readers wait is a matter of time, which the checker does not model",
+    "sequencer Q4": "a sequencer has no disk here, and one that recovered its position would break no promise",
+    "sequencer Q5": "how long readers wait is a matter of time, which the checker does not model",
 }

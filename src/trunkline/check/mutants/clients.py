@@ -1,4 +1,4 @@
-"""Known bugs of clients: appenders, writers, readers, reconfigurers."""
+"""Mutants of clients: appenders, writers, readers, reconfigurers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
-from trunkline.core import projection as projections
+from trunkline.check.mutants.patches import ANY_CHANGE, TRUSTING_REGISTER, patch
 from trunkline.core import reconfigurer as reconfiguring
 from trunkline.core.administrator import Administrator
 from trunkline.core.appender import Appender, Attempt, AttemptState
@@ -48,21 +47,21 @@ _on_frames = Reader._on_frames
 _on_trim_view = Administrator._on_trim_view
 
 
-def _head(self: Reader, segment: Segment) -> Member:
+def _read_from_head(self: Reader, segment: Segment) -> Member:
     return segment.serving(segment.group_of(self.next))[0]
 
 
-def _tail_first(self: Filling, projection: Projection, segment: Segment, glsn: int, end: int) -> None:
+def _fill_from_tail(self: Filling, projection: Projection, segment: Segment, glsn: int, end: int) -> None:
     _filling(self, projection, segment, glsn, end)
     self.group = self.group[::-1]
 
 
-def _past_peek(self: Reader, answer: Peeked) -> Effects:
+def _fill_without_peek(self: Reader, answer: Peeked) -> Effects:
     self.state = ReaderState.HOLE
     return [SetTimer("wait", self.config.timing.fill_after_ms)]
 
 
-def _leaves_early(self: Reader, answer: Any) -> Effects:
+def _leave_segment_early(self: Reader, answer: Any) -> Effects:
     segment = self._current()
     if segment.end is not None and not segment.repaired:
         self.next = segment.end
@@ -70,7 +69,7 @@ def _leaves_early(self: Reader, answer: Any) -> Effects:
     return _on_unwritten(self, answer)
 
 
-def _takes_all_frames(self: Reader, frames: Any) -> Effects:
+def _ignore_until(self: Reader, frames: Any) -> Effects:
     request = self.request
     assert request is not None
     self.request = replace(request, until=None)
@@ -79,16 +78,12 @@ def _takes_all_frames(self: Reader, frames: Any) -> Effects:
     return effects
 
 
-def _reversed_voters(group: Group, answers: Any) -> Group:
+def _reverse_survivors(group: Group, answers: Any) -> Group:
     return _voters(group, answers)[::-1]
 
 
-def _allow(holds: bool, otherwise: str) -> None:
-    """Every change is legal."""
-
-
-def _opens_closed(self: Reconfigurer) -> Effects:
-    """A client that met a seal opens the log again, also when an operator closed it."""
+def _reopen_closed_log(self: Reconfigurer) -> Effects:
+    """A client that meets a seal reopens the log, even if an operator closed it."""
     role, job = self.jobs[0]
     view = self.view
     if isinstance(job, EndOpenSegment) and job.reopen and view is not None and not view.last.is_open:
@@ -107,7 +102,7 @@ def _finalize_before_swap(self: Reconfigurer, view: Projection, job: EndOpenSegm
     return [*early, *_choose(self, view, job)]
 
 
-def _largest(view: Projection, job: Any, answers: Any, opening: Opening | None) -> Projection:
+def _end_at_largest(view: Projection, job: Any, answers: Any, opening: Opening | None) -> Projection:
     if job.end is not None:
         return apply(view, EndSegment(job.segment, job.end, view.last.groups, opening))
     survivors = tuple(_voters(group, answers) for group in view.last.groups)
@@ -115,24 +110,24 @@ def _largest(view: Projection, job: Any, answers: Any, opening: Opening | None) 
     return apply(view, EndSegment(job.segment, end, survivors, opening))
 
 
-def _claim_at_once(self: Writer, view: Projection, nodes: tuple[NodeInfo, ...]) -> Effects:
+def _claim_without_seal(self: Writer, view: Projection, nodes: tuple[NodeInfo, ...]) -> Effects:
     self.state = WriterState.CLAIMING
     job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me, end=view.last.base)
     return [Send(Address(SELF, "reconfigurer"), job)]
 
 
-def _end_for_anybody(self: Reconfigurer, job: EndOpenSegment, view: Projection) -> Effects:
+def _end_unconditionally(self: Reconfigurer, job: EndOpenSegment, view: Projection) -> Effects:
     return self._choose(view, job)
 
 
-def _not_frozen(self: Writer, source: Address, message: Message) -> Effects:
+def _acknowledge_while_rolling(self: Writer, source: Address, message: Message) -> Effects:
     if isinstance(message, Stored) and self.state is WriterState.ROLLING:
         return self._on_stored(message.stream, message.frame)
     return _writer_message(self, source, message)
 
 
-def _keeps_grant(self: Appender, attempt: Attempt, *, just_read: bool = False) -> Effects:
-    """Ask for two positions, use one, and keep the other for whatever is appended next."""
+def _reuse_grant(self: Appender, attempt: Attempt, *, just_read: bool = False) -> Effects:
+    """Ask for two positions, use one, and keep the other for the next append."""
     assert self.view is not None
     last, kept = self.view.last, getattr(self, "kept", None)
     self.seq += 1
@@ -146,41 +141,41 @@ def _keeps_grant(self: Appender, attempt: Attempt, *, just_read: bool = False) -
     return [Send(Address(last.owner.process, "sequencer"), ask), self._suspect_later(attempt)]
 
 
-def _remembers_grant(self: Appender, attempt: Attempt, granted: Any) -> Effects:
+def _remember_grant(self: Appender, attempt: Attempt, granted: Any) -> Effects:
     self.kept = (granted.segment, granted.first + 1)  # type: ignore[attr-defined]
     return _on_granted(self, attempt, granted)
 
 
-def _open_somewhere(self: Appender, attempt: Attempt, reason: Reason) -> Effects:
-    """The head took it, so the segment was not sealed, so the append must have been in time."""
+def _commit_if_head_unsealed(self: Appender, attempt: Attempt, reason: Reason) -> Effects:
+    """The head accepted the write, so the segment counts as open."""
     if reason is Reason.SEALED and attempt.at > 0:
         assert attempt.first is not None
         return self._committed(attempt)
     return _appender_rejected(self, attempt, reason)
 
 
-def _trimmed_is_lost(self: Appender, attempt: Attempt, view: Projection) -> Effects:
+def _retry_trimmed(self: Appender, attempt: Attempt, view: Projection) -> Effects:
     segment = view.segment(attempt.segment.index) if attempt.segment is not None else None
     if attempt.first is not None and (attempt.first <= view.trim or segment is None):
         return self._again(attempt, just_read=True)
     return _reconsider(self, attempt, view)
 
 
-def _retries_unsettled(self: Appender, attempt: Attempt, view: Projection) -> Effects:
-    """After a reconfiguration, append again at once: the old position is never looked at."""
+def _retry_unsettled(self: Appender, attempt: Attempt, view: Projection) -> Effects:
+    """After a reconfiguration, append again at once without settling the old position."""
     segment = view.segment(attempt.segment.index) if attempt.segment is not None else None
     if segment is not None and segment.is_open:
         return _reconsider(self, attempt, view)
     return self._ask(attempt, just_read=True)
 
 
-def _head_is_enough(self: Appender, attempt: Attempt) -> Effects:
+def _commit_at_head(self: Appender, attempt: Attempt) -> Effects:
     assert attempt.first is not None
     event = Committed(self.config.log, self._segment(attempt).index, None, attempt.frame(self.config.writer))
     return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
 
 
-def _asks_sequencer(self: TailFinder, projection: Projection | None) -> Effects:
+def _peek_for_tail(self: TailFinder, projection: Projection | None) -> Effects:
     assert projection is not None
     self.view, self.state = projection, TailState.ASKING
     last = projection.last
@@ -191,21 +186,20 @@ def _asks_sequencer(self: TailFinder, projection: Projection | None) -> Effects:
     ]
 
 
-def _believes_peek(self: TailFinder, source: Address, message: Message) -> Effects:
+def _return_peek_as_tail(self: TailFinder, source: Address, message: Message) -> Effects:
     if isinstance(message, Peeked) and self.state is TailState.ASKING:
         self.state = TailState.IDLE
         return [CancelTimer("wait"), Complete(self.operation, TailIs(message.next))]
     return _tail_message(self, source, message)
 
 
-def _unknown_at_once(self: Appender, attempt: Attempt, view: Projection) -> Effects:
-    """Whoever meets a reconfiguration does not know."""
+def _unknown_after_reconfiguration(self: Appender, attempt: Attempt, view: Projection) -> Effects:
     if attempt.first is not None and attempt.segment is not None and view.last.index > attempt.segment.index:
         return self._complete(attempt, OutcomeUnknown(attempt.first))
     return _reconsider(self, attempt, view)
 
 
-def _trims_unsettled(self: Administrator, view: Projection | None, task: TrimRequested) -> Effects:
+def _trim_unsettled(self: Administrator, view: Projection | None, task: TrimRequested) -> Effects:
     assert view is not None
     self.point = self.reached = task.point
     return _on_trim_view(self, view, task)
@@ -214,9 +208,9 @@ def _trims_unsettled(self: Administrator, view: Projection | None, task: TrimReq
 CLIENT_MUTANTS = (
     Mutant(
         "unknown-without-need",
-        "an append that meets a reconfiguration is answered with an unknown outcome",
+        "an append that meets a reconfiguration returns an unknown outcome",
         "chain",
-        patch((Appender, "_reconsider", _unknown_at_once)),
+        patch((Appender, "_reconsider", _unknown_after_reconfiguration)),
         "NoLostAck",
         "breadth",
         50_000,
@@ -224,9 +218,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "trim-unsettled",
-        "a log is trimmed without reading or filling what is below the point",
+        "a log is trimmed although positions below the point are unsettled",
         "trim-beyond-tail",
-        patch((Administrator, "_on_trim_view", _trims_unsettled)),
+        patch((Administrator, "_on_trim_view", _trim_unsettled)),
         "TotalOrder",
         "breadth",
         5_000,
@@ -234,9 +228,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "reads-past-until",
-        "a read that ends at a position returns whatever came with it, and a trim deletes what was read",
+        "a read with an end returns all entries of an answer, and a trim deletes what was read",
         "trim-several-batches",
-        patch((Reader, "_on_frames", _takes_all_frames)),
+        patch((Reader, "_on_frames", _ignore_until)),
         "TrimAsked",
         "breadth",
         50_000,
@@ -246,7 +240,7 @@ CLIENT_MUTANTS = (
         "value-from-head",
         "a reader of an open chain asks the head",
         "chain",
-        patch((Reader, "_member", _head)),
+        patch((Reader, "_member", _read_from_head)),
         "ReadCommitted",
         "breadth",
         1_000,
@@ -254,9 +248,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "fill-from-tail",
-        "a hole is filled from the tail up",
+        "a hole is filled from the tail to the head",
         "late-writer",
-        patch((Filling, "__init__", _tail_first)),
+        patch((Filling, "__init__", _fill_from_tail)),
         ("TotalOrder", "ReadCommitted", "CommitDurability"),
         "breadth",
         80_000,
@@ -266,7 +260,7 @@ CLIENT_MUTANTS = (
         "fill-past-peek",
         "a reader fills positions that were never granted",
         "append",
-        patch((Reader, "_on_peeked", _past_peek)),
+        patch((Reader, "_on_peeked", _fill_without_peek)),
         "SingleOwner",
         "breadth",
         5_000,
@@ -274,9 +268,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "reader-leaves-at-node-tail",
-        "a reader leaves an ended segment where a member has no more",
+        "a reader leaves an ended segment where one member has no more entries",
         "repair-race",
-        patch((Reader, "_on_unwritten", _leaves_early)),
+        patch((Reader, "_on_unwritten", _leave_segment_early)),
         "Completeness",
         "breadth",
         1_000,
@@ -284,9 +278,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "survivors-reordered",
-        "survivors of an ending change places",
+        "survivors of an ended segment change their order",
         "chain",
-        patch((reconfiguring, "_voters", _reversed_voters), (projections, "_require", _allow), TRUSTING_REGISTER),
+        patch((reconfiguring, "_voters", _reverse_survivors), ANY_CHANGE, TRUSTING_REGISTER),
         "BoundaryWrittenOnce",
         "breadth",
         10_000,
@@ -294,9 +288,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "closed-log-reopened",
-        "a client that meets a seal opens a log that an operator closed",
+        "a client that meets a seal reopens a log that an operator closed",
         "seal-and-reopen",
-        patch((Reconfigurer, "_on_projection", _opens_closed)),
+        patch((Reconfigurer, "_on_projection", _reopen_closed_log)),
         "BoundaryWrittenOnce",
         "breadth",
         200_000,
@@ -304,7 +298,7 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "repair-before-swap",
-        "streams are finalized before the boundary is in the metadata",
+        "streams are finalized before the metadata store has the boundary",
         "chain",
         patch((Reconfigurer, "_choose", _finalize_before_swap)),
         ("BoundaryWrittenOnce", "RoleError"),
@@ -316,7 +310,7 @@ CLIENT_MUTANTS = (
         "broadcast-end-largest",
         "a broadcast segment ends at the largest count instead of the smallest",
         "takeover",
-        patch((reconfiguring, "_ending", _largest)),
+        patch((reconfiguring, "_ending", _end_at_largest)),
         ("ReadCommitted", "CommitDurability", "NoLostAck"),
         "breadth",
         60_000,
@@ -324,9 +318,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "unconditional-takeover",
-        "a writer takes a log without sealing, at the boundary that it happens to know",
+        "a writer takes a log without sealing, at the boundary of its projection",
         "takeover",
-        patch((Writer, "_claim_from", _claim_at_once), (Reconfigurer, "_end", _end_for_anybody)),
+        patch((Writer, "_claim_from", _claim_without_seal), (Reconfigurer, "_end", _end_unconditionally)),
         ("NoLostAck", "SingleOwner", "CommitDurability"),
         "breadth",
         10_000,
@@ -334,9 +328,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "roll-without-freezing",
-        "the owner goes on acknowledging while its roll is on the way",
+        "the owner keeps acknowledging while it rolls",
         "roll",
-        patch((Writer, "on_message", _not_frozen)),
+        patch((Writer, "on_message", _acknowledge_while_rolling)),
         ("NoLostAck", "CommitDurability"),
         "breadth",
         30_000,
@@ -344,9 +338,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "grant-kept",
-        "a grant is kept for an append that begins later",
+        "a grant is used for an append that begins later",
         "append-order",
-        patch((Appender, "_ask", _keeps_grant), (Appender, "_on_granted", _remembers_grant)),
+        patch((Appender, "_ask", _reuse_grant), (Appender, "_on_granted", _remember_grant)),
         "RealTimeOrder",
         "breadth",
         1_000,
@@ -354,9 +348,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "unsealed-on-one-node",
-        "one unsealed member is taken as proof that the segment is open",
+        "one unsealed member counts as proof that the segment is open",
         "two-reconfigurers",
-        patch((Appender, "_on_rejected", _open_somewhere)),
+        patch((Appender, "_on_rejected", _commit_if_head_unsealed)),
         ("CommitDurability", "NoLostAck"),
         "breadth",
         10_000,
@@ -364,9 +358,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "trimmed-is-not-committed",
-        "a position that was trimmed away is taken as not committed",
+        "a trimmed position counts as not committed",
         "trim-and-end",
-        patch((Appender, "_reconsider", _trimmed_is_lost)),
+        patch((Appender, "_reconsider", _retry_trimmed)),
         "NoLostAck",
         "breadth",
         200_000,
@@ -376,7 +370,7 @@ CLIENT_MUTANTS = (
         "append-again-unsettled",
         "after a reconfiguration the batch is appended again without settling its old position",
         "chain",
-        patch((Appender, "_reconsider", _retries_unsettled)),
+        patch((Appender, "_reconsider", _retry_unsettled)),
         ("NoLostAck",),
         "breadth",
         100_000,
@@ -386,7 +380,7 @@ CLIENT_MUTANTS = (
         "acknowledged-at-head",
         "an append counts as committed when the head has it",
         "chain",
-        patch((Appender, "_on_stored", _head_is_enough)),
+        patch((Appender, "_on_stored", _commit_at_head)),
         "CommitDurability",
         "breadth",
         1_000,
@@ -394,9 +388,9 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "peek-taken-as-tail",
-        "the sequencer's next position is given out as the tail",
+        "the sequencer's next position is returned as the tail",
         "tail",
-        patch((TailFinder, "_on_projection", _asks_sequencer), (TailFinder, "on_message", _believes_peek)),
+        patch((TailFinder, "_on_projection", _peek_for_tail), (TailFinder, "on_message", _return_peek_as_tail)),
         "RealTimeOrder",
         "breadth",
         150_000,

@@ -1,4 +1,4 @@
-"""Known bugs of delivery: planners that believe too much, and destinations that check too little."""
+"""Mutants of delivery: planners that trust too much, and destinations that check too little."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from trunkline.check.scenarios.delivery_world import Apply, ScriptedSource, Tabl
 from trunkline.core import planner_groups
 from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
-from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_schedule import Schedule
-from trunkline.core.planner_tracks import GroupKey, Job, Track
+from trunkline.core.planner_tracks import GroupKey, PlannerJob, Track
 
 _through = planner_groups._through
-_believe = Planner._believe
+_on_result = Planner._on_result
 _on_done = Planner._on_done
 _on_granted = Planner._on_granted
-_on_news = Planner._on_news
+_handle = Planner._handle
 _on_table_message = Table.on_message
 _release = Schedule.release
 _table_write = Table._write
@@ -30,23 +30,23 @@ _table_write = Table._write
 # ------------------------------------------------------------------------------------------------------- destinations
 
 
-def _unfenced(held: Held, step: Step) -> Decision:
+def _ignore_tokens(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held._replace(token=0), step)
 
 
-def _from_anywhere(held: Held, step: Step) -> Decision:
+def _flush_at_any_position(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held, step._replace(expected=held.position, mark=held.mark) if step.expected else step)
 
 
-def _over_anything(held: Held, step: Step) -> Decision:
+def _seed_at_any_position(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held, step if step.expected else step._replace(expected=held.position, mark=held.mark))
 
 
-def _without_marks(held: Held, step: Step) -> Decision:
+def _ignore_marks(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held._replace(mark=""), step._replace(mark="", through_mark=""))
 
 
-def _seeds_beside(self: Table, apply: Apply) -> None:
+def _seed_without_replacing(self: Table, apply: Apply) -> None:
     before = self.image.rows
     _table_write(self, apply)
     if apply.seed is not None:
@@ -58,8 +58,8 @@ def _merged(before: Rows, seed: Rows) -> Rows:
     return tuple(sorted([*seed, *(row for row in before if row.key not in keys)]))
 
 
-def _rows_first(self: Table, apply: Apply) -> None:
-    """Rows now; position and token by a transaction of their own, which comes later."""
+def _write_rows_first(self: Table, apply: Apply) -> None:
+    """Rows first; position and token follow in a later transaction."""
     before = self.image
     _table_write(self, apply)
     if apply.seed is None:
@@ -67,7 +67,7 @@ def _rows_first(self: Table, apply: Apply) -> None:
         self.image = replace(before, rows=self.image.rows)
 
 
-def _position_later(self: Table, source: Address, message: Message) -> Effects:
+def _write_position_later(self: Table, source: Address, message: Message) -> Effects:
     later = getattr(self, "later", None)
     if later is not None:
         self.image = replace(self.image, position=later.position, token=later.token)
@@ -78,101 +78,101 @@ def _position_later(self: Table, source: Address, message: Message) -> Effects:
 # ----------------------------------------------------------------------------------------------------------- planners
 
 
-def _epoch_lost(self: Track) -> None:
-    """What is in flight is believed whatever happened meanwhile."""
+def _trust_job_in_flight(self: Track) -> None:
+    """The result of a job in flight counts whatever happened meanwhile."""
     self.known = self.job != 0
 
 
-def _job_forgotten(self: Track) -> None:
-    """Who is told to begin anew does so at once."""
+def _forget_job_in_flight(self: Track) -> None:
+    """A destination that restarts its plan does not wait for its job."""
     self.known, self.job = False, 0
 
 
-def _failure_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
-    """The next window begins where the failed one was to end."""
+def _note_failure_as_empty(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
+    """The next window begins at the end of the failed one."""
     if result.outcome is Outcome.TRANSIENT:
         self.schedule.note_empty(track, job.through, job.mark)
-    return _believe(self, track, job, result)
+    return _on_result(self, track, job, result)
 
 
-def _silence_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _note_silence_as_empty(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     if result.outcome is Outcome.UNKNOWN and not job.stamp and job.through:
         return self.schedule.note_empty(track, job.through, job.mark)
-    return _believe(self, track, job, result)
+    return _on_result(self, track, job, result)
 
 
-def _all_fail(self: Planner, done: JobDone) -> Effects:
+def _fail_whole_group(self: Planner, done: JobDone) -> Effects:
     failed = [each for each in done.results if each.outcome is Outcome.TRANSIENT]
     if failed:
         done = replace(done, results=tuple(replace(failed[0], destination=each.destination) for each in done.results))
     return _on_done(self, done)
 
 
-def _all_halt(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _halt_all(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     if result.outcome is not Outcome.PERMANENT:
-        return _believe(self, track, job, result)
+        return _on_result(self, track, job, result)
     return [effect for each in self.tracks.values() for effect in self.schedule.halt(each, result.error)]
 
 
-def _noted_for_any(self: Track) -> int:
+def _use_note_at_any_position(self: Track) -> int:
     return max(self.position, self.empty.through)
 
 
-def _never_stamps(self: Schedule, track: Track) -> GroupKey:
+def _never_stamp(self: Schedule, track: Track) -> GroupKey:
     return GroupKey(track.effective, False, False, track.failures > 0, track.crowd, None)
 
 
-def _says_settled(self: Schedule, *released: Released) -> Send:
+def _release_as_settled(self: Schedule, *released: Released) -> Send:
     return _release(self, *(replace(each, settled=True) for each in released))
 
 
-def _across_stops(key: GroupKey, due: int, source: SourceAt, left: list[GroupKey]) -> int:
+def _ignore_stops(key: GroupKey, due: int, source: SourceAt, left: list[GroupKey]) -> int:
     return _through(key, due, replace(source, stops=()), left)
 
 
-def _takes_late_grant(self: Planner, grant: Grant) -> Effects:
+def _accept_late_grant(self: Planner, grant: Grant) -> Effects:
     track = self.tracks[grant.destination]
     track.token_floor = 0
     return _on_granted(self, grant)
 
 
-def _grant_overrules(self: Planner, grant: Grant) -> Effects:
+def _drop_reseed_request(self: Planner, grant: Grant) -> Effects:
     """The reseed request of the grant counts, even if a newer request arrived after the grant was written."""
     self.tracks[grant.destination].reseed = 0
     return _on_granted(self, grant)
 
 
-def _deaf_in_the_end(self: Planner, source: Address, message: Message) -> Effects:
-    return [] if self.state is PlannerState.STOPPED else _on_news(self, message) + self._go_on()
+def _ignore_messages_when_stopped(self: Planner, source: Address, message: Message) -> Effects:
+    return [] if self.state is PlannerState.STOPPED else _handle(self, message) + self._continue()
 
 
-def _expiry_unseen(self: Planner, message: Message) -> Effects:
-    return _on_news(self, replace(message, oldest=1) if isinstance(message, SourceAt) else message)
+def _ignore_expiry_of_source(self: Planner, message: Message) -> Effects:
+    return _handle(self, replace(message, oldest=1) if isinstance(message, SourceAt) else message)
 
 
-def _expiry_passes(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _retry_expired(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     gone = result.outcome is Outcome.EXPIRED
-    return _believe(self, track, job, replace(result, outcome=Outcome.TRANSIENT) if gone else result)
+    return _on_result(self, track, job, replace(result, outcome=Outcome.TRANSIENT) if gone else result)
 
 
-def _history_unseen(self: Planner, message: Message) -> Effects:
-    return _on_news(self, replace(message, history=0) if isinstance(message, SourceAt) else message)
+def _ignore_history(self: Planner, message: Message) -> Effects:
+    return _handle(self, replace(message, history=0) if isinstance(message, SourceAt) else message)
 
 
-def _in_any_history(self: ScriptedSource, version: int, mark: str) -> bool:
+def _ignore_mark_of_version(self: ScriptedSource, version: int, mark: str) -> bool:
     return version <= self.version
 
 
-def _never_ignores(self: Planner, source: Address, message: Message) -> bool:
+def _handle_all_messages(self: Planner, source: Address, message: Message) -> bool:
     return False
 
 
 DELIVERY_MUTANTS = (
     Mutant(
         "delivery-unfenced",
-        "a destination does not look at tokens",
+        "a destination ignores tokens",
         "two-deliverers",
-        patch((delivery_world, "decide", _unfenced)),
+        patch((delivery_world, "decide", _ignore_tokens)),
         "SingleDeliverer",
         "breadth",
         100_000,
@@ -180,9 +180,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "expected-position-unchecked",
-        "a flush is written wherever the destination is",
+        "a flush is written at any position of the destination",
         "mirror",
-        patch((delivery_world, "decide", _from_anywhere)),
+        patch((delivery_world, "decide", _flush_at_any_position)),
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
@@ -190,9 +190,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "position-outside-transaction",
-        "rows are committed first, and the position afterwards",
+        "rows are committed before the position",
         "append-mode",
-        patch((Table, "_write", _rows_first), (Table, "on_message", _position_later)),
+        patch((Table, "_write", _write_rows_first), (Table, "on_message", _write_position_later)),
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
@@ -200,9 +200,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "seed-beside",
-        "a seed leaves what was there before",
+        "a seed keeps the previous rows",
         "seeding",
-        patch((Table, "_write", _seeds_beside)),
+        patch((Table, "_write", _seed_without_replacing)),
         "NoPhantom",
         "breadth",
         10_000,
@@ -210,9 +210,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "late-seed",
-        "a seed that comes late takes a destination back",
+        "a late seed moves a destination back",
         "lost-answers",
-        patch((delivery_world, "decide", _over_anything)),
+        patch((delivery_world, "decide", _seed_at_any_position)),
         "CursorMonotone",
         "breadth",
         60_000,
@@ -220,9 +220,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "read-epoch-lost",
-        "the answer of a job is believed although the configuration changed after it had begun",
+        "the result of a job counts although the configuration changed since it began",
         "rerouting",
-        patch((Track, "doubt", _epoch_lost)),
+        patch((Track, "doubt", _trust_job_in_flight)),
         ("Progress", "NoPhantom", "NoLoss"),
         "breadth",
         20_000,
@@ -230,9 +230,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "two-flushes-in-flight",
-        "a destination that begins anew does not wait for what is in flight to it",
+        "a destination that restarts its plan does not wait for the flush in flight",
         "rerouting",
-        patch((Track, "doubt", _job_forgotten)),
+        patch((Track, "doubt", _forget_job_in_flight)),
         "FlushState",
         "breadth",
         20_000,
@@ -240,9 +240,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "planned-not-reset",
-        "after a failure the next window begins where the failed one was to end",
+        "after a failure the next window begins at the end of the failed one",
         "backing-off",
-        patch((Planner, "_believe", _failure_is_empty)),
+        patch((Planner, "_on_result", _note_failure_as_empty)),
         ("NoLoss", "NoPhantom", "ReadOnce"),
         "breadth",
         20_000,
@@ -250,9 +250,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "silence-is-empty",
-        "a job that broke off is taken for a window without rows",
+        "a job without an answer counts as a window without rows",
         "lost-answers",
-        patch((Planner, "_believe", _silence_is_empty)),
+        patch((Planner, "_on_result", _note_silence_as_empty)),
         ("NoLoss", "NoPhantom"),
         "breadth",
         60_000,
@@ -262,7 +262,7 @@ DELIVERY_MUTANTS = (
         "one-fails-for-all",
         "the failure of one destination resets its whole group",
         "backing-off",
-        patch((Planner, "_on_done", _all_fail)),
+        patch((Planner, "_on_done", _fail_whole_group)),
         "ReadOnce",
         "breadth",
         20_000,
@@ -270,9 +270,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "one-halts-all",
-        "the halt of one destination halts every other",
+        "the halt of one destination halts all others",
         "halting",
-        patch((Planner, "_believe", _all_halt)),
+        patch((Planner, "_on_result", _halt_all)),
         "Progress",
         "breadth",
         20_000,
@@ -280,9 +280,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "note-for-any-position",
-        "a note of a window without rows is used for a destination that is at another position by now",
+        "a note about an empty window is used for a destination at another position",
         "restored-backup",
-        patch((Track, "effective", property(_noted_for_any))),
+        patch((Track, "effective", property(_use_note_at_any_position))),
         ("NoLoss", "NoPhantom", "Progress"),
         "breadth",
         20_000,
@@ -290,9 +290,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "empty-unsettled",
-        "a window is left unwritten although an older flush may still land and change what it was measured from",
+        "an empty window is not written although an older flush may still land and change its begin",
         "mirror",
-        patch((Schedule, "_flush_key", _never_stamps)),
+        patch((Schedule, "_flush_key", _never_stamp)),
         ("Progress", "NoPhantom", "NoLoss"),
         "breadth",
         100_000,
@@ -300,9 +300,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "released-unsettled",
-        "a destination is handed over as settled, although an older flush may still land",
+        "a destination is handed over as settled although an older flush may still land",
         "hand-over",
-        patch((Schedule, "release", _says_settled)),
+        patch((Schedule, "release", _release_as_settled)),
         ("Progress", "NoPhantom", "NoLoss"),
         "breadth",
         200_000,
@@ -310,9 +310,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "window-crosses-stop",
-        "a window goes on across a version that it may not cross",
+        "a window crosses a version that it may not cross",
         "stops",
-        patch((planner_groups, "_through", _across_stops)),
+        patch((planner_groups, "_through", _ignore_stops)),
         ("NoPhantom", "NoLoss"),
         "breadth",
         20_000,
@@ -320,9 +320,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "late-grant-taken",
-        "a grant that was overtaken by a later one is taken all the same",
+        "a grant is accepted although a later one arrived before it",
         "lease-returns",
-        patch((Planner, "_on_granted", _takes_late_grant), (Planner, "ignores", _never_ignores)),
+        patch((Planner, "_on_granted", _accept_late_grant), (Planner, "ignores", _handle_all_messages)),
         "Progress",
         "swarm",
         800,
@@ -330,9 +330,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "reseed-request-overruled",
-        "a reseed request is forgotten when a grant arrives that was written before it",
+        "a reseed request is lost when an older grant arrives",
         "reseeding",
-        patch((Planner, "_on_granted", _grant_overrules)),
+        patch((Planner, "_on_granted", _drop_reseed_request)),
         "Progress",
         "breadth",
         50_000,
@@ -340,9 +340,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "grant-after-the-end",
-        "a planner that has stopped keeps what it is granted",
+        "a stopped planner keeps what it is granted",
         "hand-over",
-        patch((Planner, "on_message", _deaf_in_the_end)),
+        patch((Planner, "on_message", _ignore_messages_when_stopped)),
         "Progress",
         "breadth",
         200_000,
@@ -350,9 +350,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "mark-not-compared",
-        "a version counts as the same one whatever its mark is",
+        "a version counts as the same whatever its mark is",
         "restored-source",
-        patch((ScriptedSource, "_has", _in_any_history)),
+        patch((ScriptedSource, "_has", _ignore_mark_of_version)),
         ("NoPhantom", "NoLoss", "Progress"),
         "breadth",
         50_000,
@@ -360,9 +360,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "history-unseen",
-        "versions only grow for a planner, also when the source was made anew",
+        "a planner ignores that the source was recreated with lower versions",
         "remade-source",
-        patch((Planner, "_on_news", _history_unseen), (Planner, "ignores", _never_ignores)),
+        patch((Planner, "_handle", _ignore_history), (Planner, "ignores", _handle_all_messages)),
         "Progress",
         "random",
         30,
@@ -370,9 +370,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "position-without-mark",
-        "a destination looks at positions only: a seed that takes it back lands once more, where it is as far again",
+        "a destination ignores marks: a seed that moved it back lands again at the same position of another history",
         "restored-source",
-        patch((delivery_world, "decide", _without_marks)),
+        patch((delivery_world, "decide", _ignore_marks)),
         ("CursorMonotone", "NoPhantom", "NoLoss", "Progress"),
         "breadth",
         50_000,
@@ -380,9 +380,9 @@ DELIVERY_MUTANTS = (
     ),
     Mutant(
         "expiry-unseen",
-        "a destination whose position the source has forgotten is flushed for ever",
+        "a destination whose position the source has forgotten is flushed forever",
         "expiring-source",
-        patch((Planner, "_on_news", _expiry_unseen), (Planner, "_believe", _expiry_passes)),
+        patch((Planner, "_handle", _ignore_expiry_of_source), (Planner, "_on_result", _retry_expired)),
         "Progress",
         "swarm",
         50,

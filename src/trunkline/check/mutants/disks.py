@@ -1,4 +1,4 @@
-"""Known bugs of disks: rules of the world that recovery depends on."""
+"""Mutants of disks: rules of the world that recovery depends on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from trunkline.check.mutants.patches import patch
 from trunkline.core.recovery import Condition, Recovered, Slot, recover
 
 
-def _behind_the_hole(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
-    """What looks good behind a bad frame is kept, and nothing is said of the frame that is missing."""
+def _keep_frames_after_bad(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
+    """Good frames after a bad one are kept, and the missing frame is not reported."""
     good = tuple(slot.frame for slot in slots if slot.condition is Condition.GOOD)
     return Recovered(len(slots), good, False, False)
 
@@ -19,8 +19,8 @@ def _never_uncertain(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
     return Recovered(found.kept, found.frames, found.data_loss, False)
 
 
-def _torn_files(files: disks.StoredStream) -> disks.StoredStream:
-    """Recovery believes what a bad slot claims to hold."""
+def _trust_bad_slots(files: disks.StoredStream) -> disks.StoredStream:
+    """Recovery trusts the content of a bad slot."""
     good = tuple(Slot(slot.frame, slot.mark) for slot in files.slots)
     return files._replace(slots=good)
 
@@ -28,9 +28,9 @@ def _torn_files(files: disks.StoredStream) -> disks.StoredStream:
 DISK_MUTANTS = (
     Mutant(
         "torn-write-valid",
-        "a torn or rotten frame is taken as valid",
+        "a torn or rotten frame counts as valid",
         "rot",
-        patch((disks, "_judged", _torn_files)),
+        patch((disks, "_judged", _trust_bad_slots)),
         ("TotalOrder", "ReadCommitted", "NoLostAck"),
         "swarm",
         1_000,
@@ -38,7 +38,7 @@ DISK_MUTANTS = (
     ),
     Mutant(
         "rot-never-uncertain",
-        "a frame cut above the last mark leaves no doubt behind",
+        "a frame cut above the last mark does not make the stream uncertain",
         "broadcast-rot",
         patch((disks, "recover", _never_uncertain)),
         ("NoLostAck",),
@@ -48,9 +48,9 @@ DISK_MUTANTS = (
     ),
     Mutant(
         "good-behind-bad",
-        "recovery keeps what looks good behind a bad frame, and does not tell",
+        "recovery keeps good frames after a bad one, and does not report it",
         "broadcast-rot",
-        patch((disks, "recover", _behind_the_hole)),
+        patch((disks, "recover", _keep_frames_after_bad)),
         ("NoLostAck",),
         "swarm",
         2_000,

@@ -1,4 +1,4 @@
-"""Known bugs of whoever ends segments: the writer of a broadcast log, the reconfigurer, the administrator."""
+"""Mutants of roles that end segments: the writer of a broadcast log, the reconfigurer, the administrator."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
-from trunkline.core import projection as projections
+from trunkline.check.mutants.patches import ANY_CHANGE, TRUSTING_REGISTER, patch
 from trunkline.core import reconfigurer as reconfiguring
 from trunkline.core.administrator import Administrator, AdministratorState
 from trunkline.core.calls import TrimRequested
@@ -41,7 +40,7 @@ _on_create_view = Administrator._on_create_view
 _on_trim_view = Administrator._on_trim_view
 
 
-def _one_is_enough(self: Writer, stream: str, frame: Frame) -> Effects:
+def _commit_on_one_member(self: Writer, stream: str, frame: Frame) -> Effects:
     sending = self._sending(frame)
     if sending is None:
         return []
@@ -49,8 +48,8 @@ def _one_is_enough(self: Writer, stream: str, frame: Frame) -> Effects:
     return self._commit_ready()
 
 
-def _sent_again_below_the_end(self: Writer, view: Projection) -> Effects:
-    """Whoever goes on in a segment of its own sends everything again that was in flight."""
+def _resend_all_in_flight(self: Writer, view: Projection) -> Effects:
+    """A writer that continues in a segment of its own sends again all that was in flight."""
     ended = view.segment(self.segment)
     if view.last.owner != self.config.me or not view.last.is_open or (ended is not None and ended.is_open):
         return _settle(self, view)
@@ -59,7 +58,7 @@ def _sent_again_below_the_end(self: Writer, view: Projection) -> Effects:
     return self._own(view)
 
 
-def _refused_and_sent_again(self: Writer, view: Projection) -> Effects:
+def _refuse_and_resend(self: Writer, view: Projection) -> Effects:
     pending = [replace(sending.request, takeover=True) for sending in self.in_flight]
     effects = _settle(self, view)
     lost = {e.operation for e in effects if isinstance(e, Complete) and isinstance(e.result, AppendRefused)}
@@ -67,18 +66,18 @@ def _refused_and_sent_again(self: Writer, view: Projection) -> Effects:
     return [*effects, *self._pump()]
 
 
-def _owner_by_name(self: Writer, config: WriterConfig, view: Projection | None = None) -> None:
-    """The owner is the process, whichever start of it runs."""
+def _ignore_start_of_owner(self: Writer, config: WriterConfig, view: Projection | None = None) -> None:
+    """Every start of a process counts as the same owner."""
     _writer(self, replace(config, me=Owner(config.me.process, 1)), view)
 
 
-def _released_at_once(self: Writer, member: Member, frame: Frame) -> Send:
+def _release_uncommitted(self: Writer, member: Member, frame: Frame) -> Send:
     assert self.view is not None
     target = target_of(self.view, self._current(), member)
     return Send(Address(member.node, "storage"), Append(target, self.config.me, frame, frame.next - 1))
 
 
-def _refused_unsettled(self: Writer, stream: str, reason: Reason, point: int) -> Effects:
+def _refuse_before_settled(self: Writer, stream: str, reason: Reason, point: int) -> Effects:
     if reason is not Reason.NO_SPACE or not self.in_flight:
         return _writer_rejected(self, stream, reason, point)
     pending, self.in_flight = self.in_flight, deque()
@@ -86,42 +85,42 @@ def _refused_unsettled(self: Writer, stream: str, reason: Reason, point: int) ->
     return [CancelTimer("ack"), *(Complete(each.request.operation, refused) for each in pending)]
 
 
-def _intact(group: Group, answers: Any) -> list[tuple[Member, Sealed]]:
-    told = [(member, answers.get(member.stream)) for member in group]
-    return [(member, answer) for member, answer in told if isinstance(answer, Sealed) and answer.intact]
+def _intact_answers(group: Group, answers: Any) -> list[tuple[Member, Sealed]]:
+    found = [(member, answers.get(member.stream)) for member in group]
+    return [(member, answer) for member, answer in found if isinstance(answer, Sealed) and answer.intact]
 
 
-def _uncertain_beside_the_lost(group: Group, answers: Any) -> Group:
-    """Uncertain answers count where nobody is certain, whatever the others have lost."""
-    intact = _intact(group, answers)
+def _count_uncertain_beside_lost(group: Group, answers: Any) -> Group:
+    """Uncertain answers count where no member is certain, even if others lost data."""
+    intact = _intact_answers(group, answers)
     certain = tuple(member for member, answer in intact if not answer.uncertain)
     everybody = all(member.stream in answers for member in group)
     return certain if certain or not everybody else tuple(member for member, _ in intact)
 
 
-def _smallest_of_the_uncertain(group: Group, answers: Any) -> Group:
-    intact = _intact(group, answers)
+def _count_all_uncertain(group: Group, answers: Any) -> Group:
+    intact = _intact_answers(group, answers)
     certain = tuple(member for member, answer in intact if not answer.uncertain)
     return certain if certain or len(intact) < len(group) else tuple(member for member, _ in intact)
 
 
-def _remembers_proposal(self: Reconfigurer, projection: Projection) -> Effects:
+def _remember_proposal(self: Reconfigurer, projection: Projection) -> Effects:
     self.proposed = projection  # type: ignore[attr-defined]
     return _swap(self, projection)
 
 
-def _believes_the_answer(self: Reconfigurer, source: Address, message: Message) -> Effects:
+def _trust_swap_answer(self: Reconfigurer, source: Address, message: Message) -> Effects:
     if isinstance(message, Swapped | SwapLost) and self.state is ReconfigurerState.SWAPPING:
         self.view = self.proposed  # type: ignore[attr-defined]
         return self._on_projection()
     return _message(self, source, message)
 
 
-def _keeps_trying(self: Reconfigurer, view: Projection) -> Effects:
+def _retry_blocked_ending(self: Reconfigurer, view: Projection) -> Effects:
     return [Announce(ReconfigurationBlocked(self.config.log, view.last.index)), *self._read()]
 
 
-def _declares_by_itself(self: Reconfigurer) -> Effects:
+def _declare_loss_unasked(self: Reconfigurer) -> Effects:
     role, job = self.jobs[0]
     assert isinstance(job, EndOpenSegment)
     assert self.view is not None
@@ -130,15 +129,15 @@ def _declares_by_itself(self: Reconfigurer) -> Effects:
     return _decide(self)
 
 
-def _creates_anew(
+def _create_again(
     self: Administrator, view: Projection | None, nodes: tuple[NodeInfo, ...], settings: Settings
 ) -> Effects:
-    """A log that exists is made again."""
+    """A log that exists is created again."""
     self.made_over = view.epoch if view is not None and self.state is AdministratorState.VIEWING else 0  # type: ignore[attr-defined]
     return _on_create_view(self, None if self.state is AdministratorState.VIEWING else view, nodes, settings)
 
 
-def _over_what_is_there(self: Administrator, key: str, option: object) -> Effects:
+def _replace_projection(self: Administrator, key: str, option: object) -> Effects:
     assert isinstance(option, Opening)
     self.state = AdministratorState.CHANGING
     assert self.task is not None
@@ -147,8 +146,8 @@ def _over_what_is_there(self: Administrator, key: str, option: object) -> Effect
     return [Send(Address(SELF, "reconfigurer"), ChangeProjection(epoch, replace(first, epoch=epoch + 1)))]
 
 
-def _trims_nodes_only(self: Administrator, view: Projection | None, task: TrimRequested) -> Effects:
-    """The nodes are told, and the map is not changed."""
+def _trim_nodes_only(self: Administrator, view: Projection | None, task: TrimRequested) -> Effects:
+    """The nodes trim, but the projection does not change."""
     if view is None or self.point is None:
         return _on_trim_view(self, view, task)
     trims: Effects = [
@@ -159,14 +158,10 @@ def _trims_nodes_only(self: Administrator, view: Projection | None, task: TrimRe
     return [*trims, *self._done(Trimmed(self.point))]
 
 
-def _deletes_what_is_open(self: Administrator, view: Projection | None) -> Effects:
+def delete_open_log(self: Administrator, view: Projection | None) -> Effects:
     assert view is not None
     self.state = AdministratorState.CHANGING
     return [Send(Address(SELF, "reconfigurer"), ChangeProjection(view.epoch, apply(view, DeleteLog())))]
-
-
-def _allow(holds: bool, otherwise: str) -> None:
-    """Every change is legal."""
 
 
 ENDING_MUTANTS = (
@@ -174,7 +169,7 @@ ENDING_MUTANTS = (
         "broadcast-one-is-enough",
         "a batch counts as committed when one member has it",
         "broadcast-batches",
-        patch((Writer, "_on_stored", _one_is_enough)),
+        patch((Writer, "_on_stored", _commit_on_one_member)),
         "CommitDurability",
         "breadth",
         2_000,
@@ -182,9 +177,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "sent-again-below-the-end",
-        "after a roll everything is sent again that was in flight, also what is below the end",
+        "after a roll all batches that were in flight are sent again, even those below the end",
         "pipelined-roll",
-        patch((Writer, "_settle", _sent_again_below_the_end)),
+        patch((Writer, "_settle", _resend_all_in_flight)),
         "NoLostAck",
         "pct",
         60,
@@ -192,9 +187,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "refused-and-sent-again",
-        "what was not committed is refused, and sent again all the same",
+        "uncommitted batches are refused and also sent again",
         "queued-takeovers",
-        patch((Writer, "_settle", _refused_and_sent_again)),
+        patch((Writer, "_settle", _refuse_and_resend)),
         ("NoLostAck", "RoleError"),
         "swarm",
         30,
@@ -202,9 +197,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "owner-by-name",
-        "a writer that was restarted takes the log of its earlier process for its own",
+        "a restarted writer counts as the owner that its previous process was",
         "owner-restarts",
-        patch((Writer, "__init__", _owner_by_name)),
+        patch((Writer, "__init__", _ignore_start_of_owner)),
         ("NoLostAck", "SingleOwner", "TotalOrder"),
         "breadth",
         20_000,
@@ -212,9 +207,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "released-at-once",
-        "a batch is released to readers with itself, before it is committed",
+        "a batch is released to readers before it is committed",
         "broadcast-batches",
-        patch((Writer, "_append", _released_at_once)),
+        patch((Writer, "_append", _release_uncommitted)),
         "ReadCommitted",
         "breadth",
         5_000,
@@ -222,9 +217,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "broadcast-full-unsettled",
-        "a writer refuses a batch that found no space without ending its segment",
+        "a writer refuses a batch for lack of space without ending its segment",
         "broadcast-full",
-        patch((Writer, "_on_rejected", _refused_unsettled)),
+        patch((Writer, "_on_rejected", _refuse_before_settled)),
         "NoLostAck",
         "breadth",
         60_000,
@@ -232,9 +227,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "uncertain-beside-the-lost",
-        "an uncertain answer counts beside one that lost data",
+        "an uncertain answer counts although another member lost data",
         "rot-of-two-kinds",
-        patch((reconfiguring, "_voters", _uncertain_beside_the_lost)),
+        patch((reconfiguring, "_voters", _count_uncertain_beside_lost)),
         ("TotalOrder", "NoLostAck"),
         "random",
         300,
@@ -242,9 +237,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "smallest-of-the-uncertain",
-        "where nobody is certain, the smallest answer decides",
+        "where no member is certain, the smallest answer decides",
         "rot-and-power-cut",
-        patch((reconfiguring, "_voters", _smallest_of_the_uncertain)),
+        patch((reconfiguring, "_voters", _count_all_uncertain)),
         ("TotalOrder", "NoLostAck"),
         "pct",
         1_000,
@@ -252,9 +247,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "swap-believed",
-        "whoever got an answer to a swap believes its own proposal, and does not read what is there",
+        "a reconfigurer that gets any answer to its swap assumes that its proposal was accepted",
         "two-takeovers",
-        patch((Reconfigurer, "_swap", _remembers_proposal), (Reconfigurer, "on_message", _believes_the_answer)),
+        patch((Reconfigurer, "_swap", _remember_proposal), (Reconfigurer, "on_message", _trust_swap_answer)),
         ("SingleOwner", "NoLostAck", "CommitDurability", "TotalOrder"),
         "swarm",
         20,
@@ -262,9 +257,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "blocked-job-kept",
-        "an ending that is blocked is tried until it works, and everything else waits",
+        "a blocked ending is retried forever, and all other jobs wait",
         "blocked-ending",
-        patch((Reconfigurer, "_blocked", _keeps_trying)),
+        patch((Reconfigurer, "_blocked", _retry_blocked_ending)),
         "Progress",
         "swarm",
         20,
@@ -272,9 +267,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "loss-declared-unasked",
-        "a segment without an intact member is given up without an operator's word",
+        "the loss of a segment without an intact member is declared without an operator",
         "only-replica-fails",
-        patch((Reconfigurer, "_decide", _declares_by_itself)),
+        patch((Reconfigurer, "_decide", _declare_loss_unasked)),
         "NoLostAck",
         "breadth",
         60_000,
@@ -282,11 +277,11 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "created-over",
-        "a log that exists is created anew",
+        "a log that exists is created again",
         "create-race",
         patch(
-            (Administrator, "_on_create_view", _creates_anew),
-            (Administrator, "on_choice", _over_what_is_there),
+            (Administrator, "_on_create_view", _create_again),
+            (Administrator, "on_choice", _replace_projection),
             TRUSTING_REGISTER,
         ),
         ("BoundaryWrittenOnce", "SingleOwner", "RoleError"),
@@ -296,9 +291,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "trims-nodes-only",
-        "nodes are told to trim, and the map is not",
+        "nodes trim, but the projection does not change",
         "trim",
-        patch((Administrator, "_on_trim_view", _trims_nodes_only)),
+        patch((Administrator, "_on_trim_view", _trim_nodes_only)),
         ("Progress", "Completeness", "RoleError"),
         "swarm",
         20,
@@ -306,9 +301,9 @@ ENDING_MUTANTS = (
     ),
     Mutant(
         "deleted-while-open",
-        "a log is deleted without having been closed",
+        "a log is deleted without being closed",
         "delete",
-        patch((Administrator, "_on_delete_view", _deletes_what_is_open), (projections, "_require", _allow)),
+        patch((Administrator, "_on_delete_view", delete_open_log), ANY_CHANGE),
         ("NoLostAck", "BoundaryWrittenOnce", "Progress"),
         "swarm",
         20,
@@ -317,7 +312,7 @@ ENDING_MUTANTS = (
 )
 
 UNSEEN = {
-    "appender A12": "how long silence is waited for is a matter of time, which the checker does not have",
-    "writer W8": "from when silence counts is a matter of time, which the checker does not have",
-    "administrator B6": "an operator who is refused may ask again: how often this is done for it breaks no promise",
+    "appender A12": "how long a client waits for an answer is a matter of time, which the checker does not model",
+    "writer W8": "when a member counts as silent is a matter of time, which the checker does not model",
+    "administrator B6": "an operator may repeat a refused request: the number of automatic retries breaks no promise",
 }

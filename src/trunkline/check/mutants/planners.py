@@ -1,4 +1,4 @@
-"""Known bugs of planners and destinations that need an answer to be lost, or a hand-over, to show."""
+"""Mutants of planners and destinations that need a lost answer or a hand-over."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from trunkline.check.mutants.patches import patch
 from trunkline.check.scenarios import delivery_world
 from trunkline.core.delivery_events import PlanDropped
 from trunkline.core.effects import Announce, Effects
-from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_groups import Groups
 from trunkline.core.planner_tracks import Track
 
-_go_on = Planner._go_on
+_continue = Planner._continue
 
 
-def _written_again(held: Held, step: Step) -> Decision:
+def _write_flush_again(held: StoredPosition, step: PlannedWrite) -> Decision:
     decided = decide(held, step)
     return Decision.PROCEED if decided is Decision.ALREADY else decided
 
 
-def _plans_from_memory(self: Planner, track: Track) -> Effects:
+def _plan_from_memory(self: Planner, track: Track) -> Effects:
     return [Announce(PlanDropped(track.name))]
 
 
-def _nowhere(self: Groups, names: list[str], tracks: Mapping[str, Track]) -> frozenset[str]:
+def _ignore_places(self: Groups, names: list[str], tracks: Mapping[str, Track]) -> frozenset[str]:
     return frozenset()
 
 
-def _stops_at_once(self: Planner) -> Effects:
-    """Whoever is told to stop begins what is due, and gives everything back without waiting for it."""
-    effects = _go_on(self)
+def _stop_without_waiting(self: Planner) -> Effects:
+    """A stopping planner starts what is due, and releases everything without waiting for it."""
+    effects = _continue(self)
     return effects + self._stop() if self.state in (PlannerState.DRAINING, PlannerState.STOPPING) else effects
 
 
 UNSEEN = {
-    "fence F4": "The checked world has one source, which a mark tells from its other lives. What differs in its "
-    "identity alone, because the marks are not known, is looked at by the contract suite of destinations.",
-    "planner P12": "A planner that asks or waits without need does more work, and no destination differs by it: "
-    "monitors judge what is written. A test of the planner looks at all that an idle one sends.",
+    "fence F4": "The checked world has one source, whose incarnations differ in their marks. The contract suite of "
+    "destinations covers sources that differ in their identity alone.",
+    "planner P12": "Needless requests and waits of a planner change no destination, and monitors judge what is "
+    "written. A test of the planner checks all that an idle one sends.",
 }
 
 PLANNING_MUTANTS = (
@@ -48,7 +48,7 @@ PLANNING_MUTANTS = (
         "place-shared",
         "two jobs at once write to destinations of one place",
         "one-place",
-        patch((Groups, "places", _nowhere)),
+        patch((Groups, "places", _ignore_places)),
         "OnePlace",
         "breadth",
         20_000,
@@ -56,9 +56,9 @@ PLANNING_MUTANTS = (
     ),
     Mutant(
         "flush-written-again",
-        "a flush whose end is reached is written once more",
+        "a flush that was already applied is written again",
         "append-mode",
-        patch((delivery_world, "decide", _written_again)),
+        patch((delivery_world, "decide", _write_flush_again)),
         ("ExactlyOnce", "CursorMonotone", "NoPhantom", "NoLoss"),
         "breadth",
         20_000,
@@ -66,9 +66,9 @@ PLANNING_MUTANTS = (
     ),
     Mutant(
         "moved-not-read",
-        "a destination that was not where it was expected is planned for from memory",
+        "after an unexpected position a destination is planned from memory",
         "two-deliverers",
-        patch((Planner, "_on_moved", _plans_from_memory)),
+        patch((Planner, "_on_moved", _plan_from_memory)),
         "Progress",
         "random",
         30,
@@ -76,9 +76,9 @@ PLANNING_MUTANTS = (
     ),
     Mutant(
         "released-in-flight",
-        "a planner that stops gives destinations back to which something is on its way",
+        "a stopping planner releases destinations with a flush in flight",
         "hand-over-in-flight",
-        patch((Planner, "_go_on", _stops_at_once)),
+        patch((Planner, "_continue", _stop_without_waiting)),
         "Progress",
         "breadth",
         150_000,

@@ -1,4 +1,4 @@
-"""Known bugs of whoever reads: readers, fillers, and those who ask for the tail or the next position."""
+"""Mutants of readers, fillers, and clients that ask for the tail or the next position."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _settled = fillers._settled
 _on_found = TailFinder._on_found
 
 
-def _reads_trimmed(self: Reader) -> Effects:
-    """Where a trim is known, the nodes are asked all the same."""
+def _read_trimmed(self: Reader) -> Effects:
+    """Positions below the known trim point are read from nodes."""
     if self.view is None or self.next > self.view.trim or self.view.segment_of(self.next) is None:
         return _advance(self)
     segment = self.view.segment_of(self.next)
@@ -35,28 +35,28 @@ def _reads_trimmed(self: Reader) -> Effects:
     return self._read(self.view, segment)
 
 
-def _stays(self: Reader) -> None:
-    """A member that is away is asked again and again."""
+def _stay_at_member(self: Reader) -> None:
+    """An unreachable member is asked again and again."""
 
 
-def _fills_ahead(self: Reader, answer: Peeked) -> Effects:
+def _fill_past_peek(self: Reader, answer: Peeked) -> Effects:
     if self.next >= answer.next:
         return self._at_tail(push=True)
     self.state, self.waited = ReaderState.HOLE, answer.next + 1
     return [SetTimer("wait", self.config.timing.fill_after_ms)]
 
 
-def _believes_nodes(self: Reader, *, push: bool) -> Effects:
+def _trust_end_of_nodes(self: Reader, *, push: bool) -> Effects:
     assert self.request is not None
     return self._done() if self.request.to_tail else self._wait(push=push)
 
 
-def _waits_for_release(self: Reader, segment: Segment) -> Effects:
+def _wait_for_release(self: Reader, segment: Segment) -> Effects:
     self._turn()
     return self._wait(push=False)
 
 
-def _late_view_ignored(self: Reader, projection: Projection | None) -> Effects:
+def _ignore_late_projection(self: Reader, projection: Projection | None) -> Effects:
     if self.state not in (ReaderState.VIEWING, ReaderState.ENDING):
         if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
             self.view = projection
@@ -64,37 +64,37 @@ def _late_view_ignored(self: Reader, projection: Projection | None) -> Effects:
     return _on_view(self, projection)
 
 
-def _head_settles(self: Filler, filling: Filling) -> Effects:
-    """What the head has decided counts at once."""
+def _settle_at_head(self: Filler, filling: Filling) -> Effects:
+    """A value on the head counts as settled."""
     return self._done(filling, _settled(filling), None)
 
 
-def _entries_overrun(self: Filler, filling: Filling, reached: int) -> Effects:
-    """A run is JUNK to its end, whatever stood in its way at the head."""
+def _fill_whole_run(self: Filler, filling: Filling, reached: int) -> Effects:
+    """A run counts as JUNK to its end, although the head holds an entry in it."""
     return _on_run(self, filling, filling.end)
 
 
-def _first_word(self: Filler, filling: Filling, reached: int) -> Effects:
-    """What the head has said is returned, although a member holds something else."""
+def _return_run_of_head(self: Filler, filling: Filling, reached: int) -> Effects:
+    """The run of the head is returned although another member holds something else."""
     return self._next_member(filling) if filling.at else _on_run(self, filling, reached)
 
 
-def _first_value(self: Filler, filling: Filling, value: Frame) -> Effects:
+def _return_value_of_head(self: Filler, filling: Filling, value: Frame) -> Effects:
     filling.frame = filling.frame or value
     return self._next_member(filling)
 
 
-def _end_not_told(self: Filler, filling: Filling, reason: Reason) -> Effects:
+def _stop_at_unknown_end(self: Filler, filling: Filling, reason: Reason) -> Effects:
     if reason is Reason.END_UNKNOWN:
         return self._done(filling, (), reason)
     return _refused(self, filling, reason)
 
 
-def _no_units(segment: Segment, glsn: int) -> int:
+def _ignore_stripe_units(segment: Segment, glsn: int) -> int:
     return glsn + fillers.RUN_MAX
 
 
-def _offers_junk(self: Filler, filling: Filling) -> Effects:
+def _offer_junk(self: Filler, filling: Filling) -> Effects:
     if not filling.segment.repaired:
         return _filler_write(self, filling)
     filling.preparing = False
@@ -102,8 +102,8 @@ def _offers_junk(self: Filler, filling: Filling) -> Effects:
     return self._ask(filling, Write(target, filling.offer(), repair=True))
 
 
-def _remembers_view(self: TailFinder) -> Effects:
-    """The projection is read once; later calls begin with what was read then."""
+def _reuse_projection(self: TailFinder) -> Effects:
+    """The projection is read once; later calls use it again."""
     if self.view is None:
         self.state = TailState.VIEWING
         ask = Send(self.config.register, Get(self.config.log, self.operation))
@@ -111,40 +111,36 @@ def _remembers_view(self: TailFinder) -> Effects:
     return self._on_projection(self.view)
 
 
-def _first_group(self: TailFinder, projection: Projection) -> list[Member]:
+def _ask_first_group(self: TailFinder, projection: Projection) -> list[Member]:
     return _members(self, projection)[:1]
 
 
-def _unreleased_too(self: TailFinder, stream: str, written: int, lac: int) -> Effects:
+def _count_unreleased(self: TailFinder, stream: str, written: int, lac: int) -> Effects:
     assert self.view is not None
     return _on_found(self, stream, written, max(lac, written - 1))
 
 
-def _asks_the_same(self: TailFinder) -> Effects:
+def _ask_same_member(self: TailFinder) -> Effects:
     return self._later()
 
 
-def _asks_closed(self: Peeker, projection: Projection | None) -> Effects:
+def _ask_closed_log(self: Peeker, projection: Projection | None) -> Effects:
     if projection is not None and not projection.deleted and projection.last.end is not None:
         self.view, self.state = projection, PeekerState.ASKING
         return [self._ask(projection), SetTimer("wait", self.config.timing.suspect_after_ms)]
     return _peek_view(self, projection)
 
 
-def _never_ends(self: Peeker) -> Effects:
-    return self._look()
-
-
-def _first_member_only(self: Peeker, reason: Reason) -> Effects:
-    return self._look()
+def _ask_same_again(self: Peeker, reason: Reason | None = None) -> Effects:
+    return self._refresh()
 
 
 READING_MUTANTS = (
     Mutant(
         "trim-unknown-to-reader",
-        "a reader asks nodes for what it knows to be trimmed",
+        "a reader asks nodes for positions that it knows to be trimmed",
         "trim",
-        patch((Reader, "_advance", _reads_trimmed)),
+        patch((Reader, "_advance", _read_trimmed)),
         "Progress",
         "swarm",
         300,
@@ -152,9 +148,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "reads-one-replica",
-        "a reader asks a member that is away again and again",
+        "a reader asks an unreachable member again and again",
         "dead-replica",
-        patch((Reader, "_turn", _stays)),
+        patch((Reader, "_turn", _stay_at_member)),
         "Progress",
         "breadth",
         1_000,
@@ -162,9 +158,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "run-past-peek",
-        "a run of holes is filled farther than positions were handed out",
+        "a run of holes is filled past the granted positions",
         "run-beside-writer",
-        patch((Reader, "_on_peeked", _fills_ahead)),
+        patch((Reader, "_on_peeked", _fill_past_peek)),
         "SingleOwner",
         "breadth",
         10_000,
@@ -172,9 +168,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "end-believed-of-nodes",
-        "a read to the tail ends where a member and a sequencer know of no more",
+        "a read to the tail ends where one member and the sequencer have no more",
         "stale-end-chain",
-        patch((Reader, "_at_tail", _believes_nodes)),
+        patch((Reader, "_at_tail", _trust_end_of_nodes)),
         "FreshTail",
         "breadth",
         5_000,
@@ -184,7 +180,7 @@ READING_MUTANTS = (
         "end-believed-of-a-replica",
         "a read to the tail of a broadcast log ends where one replica has no more",
         "stale-end-broadcast",
-        patch((Reader, "_at_tail", _believes_nodes)),
+        patch((Reader, "_at_tail", _trust_end_of_nodes)),
         "FreshTail",
         "breadth",
         5_000,
@@ -192,9 +188,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "release-awaited-for-ever",
-        "a reader waits for a release that nobody will send",
+        "a reader waits for a release that never comes",
         "broadcast-power-cut",
-        patch((Reader, "_on_unreleased", _waits_for_release)),
+        patch((Reader, "_on_unreleased", _wait_for_release)),
         "Progress",
         "swarm",
         300,
@@ -202,9 +198,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "late-view-not-followed",
-        "a reader keeps reading a segment that its newest map has forgotten",
+        "a reader keeps reading a segment that its newest projection has forgotten",
         "late-view",
-        patch((Reader, "_on_view", _late_view_ignored)),
+        patch((Reader, "_on_view", _ignore_late_projection)),
         "RoleError",
         "breadth",
         20_000,
@@ -214,7 +210,7 @@ READING_MUTANTS = (
         "run-over-entries",
         "a run counts as JUNK to its end, although the head has an entry in it",
         "run-of-holes",
-        patch((Filler, "_on_run", _entries_overrun)),
+        patch((Filler, "_on_run", _fill_whole_run)),
         ("TotalOrder", "ReadCommitted"),
         "breadth",
         5_000,
@@ -222,9 +218,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "fill-by-an-old-map",
-        "what the head says is returned, although a member further down holds something else",
+        "the value of the head is returned although a later member holds something else",
         "stale-fill",
-        patch((Filler, "_on_member_value", _first_value), (Filler, "_on_run", _first_word)),
+        patch((Filler, "_on_member_value", _return_value_of_head), (Filler, "_on_run", _return_run_of_head)),
         ("TotalOrder", "ReadCommitted"),
         "breadth",
         5_000,
@@ -234,7 +230,7 @@ READING_MUTANTS = (
         "settled-at-head",
         "a position counts as settled when the head has its value",
         "client-death-after-head",
-        patch((Filler, "_next_member", _head_settles)),
+        patch((Filler, "_next_member", _settle_at_head)),
         "ReadCommitted",
         "breadth",
         5_000,
@@ -244,7 +240,7 @@ READING_MUTANTS = (
         "end-not-told",
         "a filler gives up at a member that does not know the end yet",
         "stale-fill",
-        patch((Filler, "_refused", _end_not_told)),
+        patch((Filler, "_refused", _stop_at_unknown_end)),
         "Progress",
         "breadth",
         5_000,
@@ -252,9 +248,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "run-across-stripe-units",
-        "a run of holes goes on into the stripe unit of another group",
+        "a run of holes continues into the stripe unit of another group",
         "striped-run",
-        patch((fillers, "_unit_end", _no_units)),
+        patch((fillers, "_unit_end", _ignore_stripe_units)),
         ("TotalOrder", "ReadCommitted"),
         "breadth",
         5_000,
@@ -262,9 +258,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "tail-by-an-old-map",
-        "the tail is looked for in the segment that was open at an earlier call",
+        "the tail is read from the segment that was open at an earlier call",
         "tail-after-failover",
-        patch((TailFinder, "_look", _remembers_view)),
+        patch((TailFinder, "_refresh", _reuse_projection)),
         "RealTimeOrder",
         "breadth",
         5_000,
@@ -272,9 +268,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "tail-of-one-group",
-        "the tail is asked of the first group alone",
+        "only the first group is asked for the tail",
         "tail-of-groups",
-        patch((TailFinder, "_members", _first_group)),
+        patch((TailFinder, "_members", _ask_first_group)),
         "RealTimeOrder",
         "breadth",
         5_000,
@@ -282,9 +278,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "tail-before-release",
-        "what a replica has counts as the tail before its owner has released it",
+        "entries of a replica count for the tail before their owner has released them",
         "broadcast-tail",
-        patch((TailFinder, "_on_found", _unreleased_too)),
+        patch((TailFinder, "_on_found", _count_unreleased)),
         "RealTimeOrder",
         "breadth",
         100_000,
@@ -292,9 +288,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "tail-of-one-replica",
-        "a replica that cannot tell the tail is asked again and again",
+        "a replica that does not know the tail is asked again and again",
         "tail-without-replica",
-        patch((TailFinder, "_on_away", _asks_the_same)),
+        patch((TailFinder, "_on_unreachable", _ask_same_member)),
         "Progress",
         "breadth",
         1_000,
@@ -302,9 +298,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "closed-log-asked",
-        "the next position of a closed log is asked of its last owner",
+        "the last owner of a closed log is asked for the next position",
         "peek-at-closed",
-        patch((Peeker, "_on_view", _asks_closed)),
+        patch((Peeker, "_on_view", _ask_closed_log)),
         "Progress",
         "breadth",
         5_000,
@@ -314,7 +310,7 @@ READING_MUTANTS = (
         "silent-owner-kept",
         "a peek asks a silent owner again and again",
         "peek",
-        patch((Peeker, "_end", _never_ends)),
+        patch((Peeker, "_end", _ask_same_again)),
         "Progress",
         "breadth",
         5_000,
@@ -322,9 +318,9 @@ READING_MUTANTS = (
     ),
     Mutant(
         "peek-of-one-replica",
-        "a peek asks a replica that is gone again and again",
+        "a peek asks an unreachable replica again and again",
         "peek-without-replica",
-        patch((Peeker, "_on_away", _first_member_only)),
+        patch((Peeker, "_on_unreachable", _ask_same_again)),
         "Progress",
         "breadth",
         1_000,
@@ -333,12 +329,13 @@ READING_MUTANTS = (
 )
 
 UNSEEN = {
-    "reader D9": "patience with whoever sealed is a matter of time, which the checker does not have: impatience costs "
-    "segments, never an entry",
-    "reader D10": "goals are judged when the metadata is back, and then a reader that was deaf gets its entries, too",
-    "reader D12": "what the member that is read holds is committed, and what is committed lies below every end: only "
-    "an operator who declares a loss that was none makes an answer that goes past one, and then no history is right",
-    "reader D13": "segments that are ended without need break no promise; how many there are is a matter of resources",
-    "filler F5": "members of a repaired segment hold its values, or know that they lost them and then refuse: JUNK "
-    "that is offered never finds a place",
+    "reader D9": "waiting for the client that sealed is a matter of time, which the checker does not model: "
+    "impatience costs segments, never an entry",
+    "reader D10": "goals are judged when the metadata store is back, and then a reader without pushes gets its "
+    "entries as well",
+    "reader D12": "entries of the member that is read are committed, and committed entries are below every end: an "
+    "answer passes an end only if an operator declares a loss that did not happen, and then no history is right",
+    "reader D13": "segments that end needlessly break no promise; their number is a matter of resources",
+    "filler F5": "members of a repaired segment hold its values, or know that they lost them and refuse: offered "
+    "JUNK is never stored",
 }

@@ -1,13 +1,13 @@
-"""Rules of recordings. A recording is what a running process writes down: hosts keep its rules, and no role."""
+"""The rules of recordings: hosts follow them, not roles."""
 
 from __future__ import annotations
 
-_TESTED = "a recording is written by hosts, which searches do not run; the tests of recordings break it instead"
+_TESTED = "hosts write recordings, and searches do not run hosts; the tests of recordings cover the rule"
 
 UNSEEN = {
-    "trace T1": f"When a line is stamped is the host's doing: {_TESTED}.",
-    "trace T2": f"Which line is in the file before which effect is the host's doing: {_TESTED}.",
-    "trace T3": f"How a file ends tells how its process ended: {_TESTED}.",
-    "trace T4": f"Starts are numbered by hosts, and by the world in a search: {_TESTED}.",
-    "trace T5": f"Operations are numbered by clients, and lines are written by hosts: {_TESTED}.",
+    "recording T1": f"The host stamps a line: {_TESTED}.",
+    "recording T2": f"The host writes a line before the effects that follow it: {_TESTED}.",
+    "recording T3": f"The last line of a file shows how its process ended: {_TESTED}.",
+    "recording T4": f"Hosts number starts, and the world does in a search: {_TESTED}.",
+    "recording T5": f"Clients number operations, and hosts write the lines: {_TESTED}.",
 }

@@ -1,4 +1,4 @@
-"""Known bugs of servers: storage nodes, sequencers, the register, the coordinator."""
+"""Mutants of servers: storage nodes, sequencers, the register, the coordinator."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patches import patch
+from trunkline.check.mutants.patches import patch, persisted_last, without_records
 from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections
 from trunkline.core import sequencer as sequencing
 from trunkline.core.coordinator import Coordinator
-from trunkline.core.duties import Done, Duty, FinalizeMembers, ForgetTheSegments, RemoveServingMember
+from trunkline.core.duties import Duty, DutyMemory, FinalizeMembers, ForgetTheSegments, RemoveServingMember
 from trunkline.core.effects import Address, Announce, Effects, Persist, Send
 from trunkline.core.entries import Frame, Frames
 from trunkline.core.events import Projected
@@ -25,8 +25,8 @@ from trunkline.core.messages import (
     Reason,
     Rejected,
     Sealed,
+    StreamTarget,
     Swapped,
-    Target,
     target_of,
 )
 from trunkline.core.projection import Owner, Projection, Segment
@@ -44,34 +44,33 @@ _sequencer = Sequencer.__init__
 _frames = Frames.__init__
 
 
-def _everything_when_sealed(self: Stream) -> int | None:
+def _read_all_when_sealed(self: Stream) -> int | None:
     return self.end if self.sealed else self.lac + 1
 
 
-def _past_lac(self: Stream) -> int | None:
+def _read_past_lac(self: Stream) -> int | None:
     return self.end
 
 
-def _forgets_trim(self: Stream) -> int:
+def _forget_trim_in_seal_answer(self: Stream) -> int:
     return max(self.frames.highest() + 1, self.descriptor.base)
 
 
-def _seal_reopens(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
+def _reopen_by_late_seal(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
     stream = self.streams.get((descriptor.target.log, descriptor.target.stream))
     if stream is not None and stream.end is not None:
         stream.sealed, stream.end = False, None
     return _on_seal(self, source, descriptor)
 
 
-def _seal_unknown_volatile(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
-    """Seal of an unknown stream is kept in memory only."""
+def _seal_unknown_stream_in_memory(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
     known = (descriptor.target.log, descriptor.target.stream) in self.streams
     effects = _on_seal(self, source, descriptor)
-    return effects if known else [effect for effect in effects if not isinstance(effect, Persist)]
+    return effects if known else without_records(effects)
 
 
-def _anybody(self: StorageNode, target: Target, *, may_be_new: bool) -> Rejected | None:
-    """No incarnation and no epoch is compared."""
+def _skip_identity_check(self: StorageNode, target: StreamTarget, *, may_be_new: bool) -> Rejected | None:
+    """Neither incarnation nor epoch is compared."""
     key = (target.log, target.stream)
     if key in self.tombstones:
         return Rejected(target.stream, 0, Reason.GONE)
@@ -80,28 +79,26 @@ def _anybody(self: StorageNode, target: Target, *, may_be_new: bool) -> Rejected
     return None
 
 
-def _no_tombstone(self: StorageNode, source: Address, target: Target) -> Effects:
+def _drop_without_tombstone(self: StorageNode, source: Address, target: StreamTarget) -> Effects:
     key = (target.log, target.stream)
     self.streams.pop(key, None)
     return [Persist(StreamDropping(key)), Send(source, Dropped(target.stream))]
 
 
-def _answers_first(self: StorageNode, source: Address, stream: Stream, frame: Frame) -> Effects:
-    effects = _store(self, source, stream, frame)
-    return [*(e for e in effects if not isinstance(e, Persist)), *(e for e in effects if isinstance(e, Persist))]
+def _answer_before_persist(self: StorageNode, source: Address, stream: Stream, frame: Frame) -> Effects:
+    return persisted_last(_store(self, source, stream, frame))
 
 
-def _seal_answers_first(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
-    effects = _on_seal(self, source, descriptor)
-    return [*(e for e in effects if not isinstance(e, Persist)), *(e for e in effects if isinstance(e, Persist))]
+def _answer_seal_before_persist(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
+    return persisted_last(_on_seal(self, source, descriptor))
 
 
-def _same_start(self: Sequencer, me: Owner) -> None:
+def _reuse_first_start(self: Sequencer, me: Owner) -> None:
     _sequencer(self, Owner(me.process, 1))
 
 
-def _by_name(self: Sequencer, log: str, segment: Segment) -> Reason | None:
-    """The owner is the node, whichever process runs there."""
+def _accept_any_start(self: Sequencer, log: str, segment: Segment) -> Reason | None:
+    """The owner is the node, whatever process runs there."""
     if segment.owner.process != self.me.process:
         return Reason.NOT_OWNER
     serving = self.serving.get(log)
@@ -110,11 +107,11 @@ def _by_name(self: Sequencer, log: str, segment: Segment) -> Reason | None:
     return None
 
 
-def _anywhere(segment: Segment, position: int, count: int) -> int:
+def _ignore_stripe_units(segment: Segment, position: int, count: int) -> int:
     return position
 
 
-def _last_swap_wins(
+def _accept_every_swap(
     self: MetadataRegister, source: Address, log: str, expected: int, projection: Projection
 ) -> Effects:
     self.projections[log] = projection
@@ -122,29 +119,28 @@ def _last_swap_wins(
     return [*accepted, Send(source, Swapped(log, projection.epoch))]
 
 
-def _swap_not_persisted(
+def _swap_in_memory(
     self: MetadataRegister, source: Address, log: str, expected: int, projection: Projection
 ) -> Effects:
-    effects = _on_swap(self, source, log, expected, projection)
-    return [effect for effect in effects if not isinstance(effect, Persist)]
+    return without_records(_on_swap(self, source, log, expected, projection))
 
 
 _on_swap = MetadataRegister._on_swap
 
 
-def _finalizes_once(self: Coordinator, duty: Duty, view: Projection) -> Effects:
+def _finalize_once(self: Coordinator, duty: Duty, view: Projection) -> Effects:
     if isinstance(duty, FinalizeMembers):
         self.done.finalized.update(member.stream for _, members in duty.segments for member in members)
     return _begin(self, duty, view)
 
 
-def _never_removes(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
+def _never_remove_members(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> Duty | None:
     duty = _next_duty(view, nodes, done)
     return None if isinstance(duty, RemoveServingMember) else duty
 
 
-def _lossy_votes(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
-    """Lost data does not keep a stream from voting."""
+def _vote_despite_loss(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
+    """A stream votes although it lost data."""
     return [
         Send(e.to, Sealed(e.message.stream, e.message.next, True, False))
         if isinstance(e, Send) and isinstance(e.message, Sealed)
@@ -153,46 +149,41 @@ def _lossy_votes(self: StorageNode, source: Address, descriptor: Descriptor) -> 
     ]
 
 
-def _never_doubts(self: Coordinator, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
-    """What a node once said of its streams is believed for ever."""
+def _never_ask_again(self: Coordinator, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
+    """A node's first report of its streams counts forever."""
     return []
 
 
-def _left_by_name(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
-    """Whatever the view does not name has left, be it newer than the view."""
+def _left_if_unnamed(view: Projection, kept: tuple[StreamTarget, ...]) -> tuple[StreamTarget, ...]:
+    """A stream that the projection does not name has left, even if it is newer."""
     return tuple(target for target in kept if target.stream not in view.streams())
 
 
-def _left_by_epoch(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
-    """Whatever is older than the open segment has left."""
+def _left_if_older(view: Projection, kept: tuple[StreamTarget, ...]) -> tuple[StreamTarget, ...]:
+    """A stream that is older than the open segment has left."""
     return tuple(target for target in kept if projections.epoch_of(target.stream) < view.last.epoch)
 
 
-def _closed_is_deleted(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
-    """A closed log is treated as deleted, before the metadata say so."""
+def _treat_closed_as_deleted(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> Duty | None:
+    """A closed log is treated as deleted."""
     return _next_duty(view if view.last.is_open else replace(view, deleted=True), nodes, done)
 
 
-def _left_when_closed(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
+def _left_if_closed(view: Projection, kept: tuple[StreamTarget, ...]) -> tuple[StreamTarget, ...]:
     return _left_streams(view if view.last.is_open else replace(view, deleted=True), kept)
 
 
-def _unsorted(self: Frames, frames: Sequence[Frame] = ()) -> None:
+def _keep_disk_order(self: Frames, frames: Sequence[Frame] = ()) -> None:
     _frames(self, frames)
     self._frames = list(frames)
     self._highest = frames[-1].next - 1 if frames else 0
 
 
-def _seal_forgotten(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
-    """A seal is kept in memory only."""
-    return [
-        e
-        for e in _on_seal(self, source, descriptor)
-        if not (isinstance(e, Persist) and isinstance(e.record, StreamSealing))
-    ]
+def _seal_in_memory(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
+    return without_records(_on_seal(self, source, descriptor), StreamSealing)
 
 
-def _drops_before_swap(self: Coordinator, duty: Duty, view: Projection) -> Effects:
+def _drop_before_swap(self: Coordinator, duty: Duty, view: Projection) -> Effects:
     effects = _begin(self, duty, view)
     if isinstance(duty, ForgetTheSegments):
         forgotten = [self._segment(view, index) for index in duty.segments]
@@ -202,8 +193,8 @@ def _drops_before_swap(self: Coordinator, duty: Duty, view: Projection) -> Effec
     return effects
 
 
-def _starts_anywhere(self: Sequencer, log: str, segment: Segment) -> Reason | None:
-    """A segment is served from the beginning of the log, whatever its base is."""
+def _serve_from_position_1(self: Sequencer, log: str, segment: Segment) -> Reason | None:
+    """A segment is served from the beginning of the log, whatever its base."""
     if segment.owner != self.me:
         return Reason.NOT_OWNER
     serving = self.serving.get(log)
@@ -215,9 +206,9 @@ def _starts_anywhere(self: Sequencer, log: str, segment: Segment) -> Reason | No
 SERVER_MUTANTS = (
     Mutant(
         "drop-before-swap",
-        "streams are dropped before their segment has left the projection",
+        "streams are dropped before their segment leaves the projection",
         "forget",
-        patch((Coordinator, "_begin", _drops_before_swap)),
+        patch((Coordinator, "_begin", _drop_before_swap)),
         "BoundaryWrittenOnce",
         "breadth",
         600_000,
@@ -225,9 +216,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "sequencer-below-base",
-        "a sequencer begins elsewhere than at its segment's base",
+        "a sequencer does not begin at its segment's base",
         "chain",
-        patch((Sequencer, "_refusal", _starts_anywhere)),
+        patch((Sequencer, "_refusal", _serve_from_position_1)),
         ("SingleOwner", "CommitDurability", "TotalOrder"),
         "breadth",
         60_000,
@@ -235,9 +226,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "last-entry-ambiguity",
-        "a closed segment is read up to what the node has: no exact boundary",
+        "a sealed segment is read up to what the node has, without an exact boundary",
         "takeover",
-        patch((Stream, "readable_end", _everything_when_sealed)),
+        patch((Stream, "readable_end", _read_all_when_sealed)),
         ("ReadCommitted", "TotalOrder"),
         "breadth",
         10_000,
@@ -245,9 +236,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "broadcast-read-past-lac",
-        "an open broadcast stream is read past what its owner released",
+        "an open broadcast stream is read past the released entries",
         "broadcast-append",
-        patch((Stream, "readable_end", _past_lac)),
+        patch((Stream, "readable_end", _read_past_lac)),
         "ReadCommitted",
         "breadth",
         1_000,
@@ -255,9 +246,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "seal-forgets-trim",
-        "Seal's answer does not count trimmed positions",
+        "the answer to Seal does not count trimmed positions",
         "trim-and-end",
-        patch((Stream, "seal_answer", _forgets_trim)),
+        patch((Stream, "seal_answer", _forget_trim_in_seal_answer)),
         "NoLostAck",
         "breadth",
         150_000,
@@ -265,9 +256,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "late-seal-reopens",
-        "a late Seal opens a finalized stream again",
+        "a late Seal reopens a finalized stream",
         "broadcast-finish",
-        patch((StorageNode, "_on_seal", _seal_reopens)),
+        patch((StorageNode, "_on_seal", _reopen_by_late_seal)),
         ("BoundaryWrittenOnce", "NoLostAck"),
         "breadth",
         400_000,
@@ -277,7 +268,7 @@ SERVER_MUTANTS = (
         "seal-of-unknown-volatile",
         "the seal of an unknown stream is not persisted",
         "unopened",
-        patch((StorageNode, "_on_seal", _seal_unknown_volatile)),
+        patch((StorageNode, "_on_seal", _seal_unknown_stream_in_memory)),
         ("NoLostAck", "CommitDurability"),
         "breadth",
         200_000,
@@ -287,7 +278,7 @@ SERVER_MUTANTS = (
         "no-identity-check",
         "requests for another incarnation or epoch are served",
         "node-returns-wiped",
-        patch((StorageNode, "_identity_refusal", _anybody)),
+        patch((StorageNode, "_identity_refusal", _skip_identity_check)),
         ("NoLostAck", "TotalOrder", "ReadCommitted", "RoleError"),
         "breadth",
         80_000,
@@ -297,7 +288,7 @@ SERVER_MUTANTS = (
         "dropped-stream-made-again",
         "a dropped stream leaves no tombstone",
         "dropped-streams",
-        patch((StorageNode, "_on_drop", _no_tombstone)),
+        patch((StorageNode, "_on_drop", _drop_without_tombstone)),
         ("NoLostAck", "CommitDurability", "BoundaryWrittenOnce", "TotalOrder"),
         "breadth",
         1_500_000,
@@ -307,7 +298,7 @@ SERVER_MUTANTS = (
         "unsynced-acknowledged",
         "a frame is acknowledged before it is on disk",
         "power-cut",
-        patch((StorageNode, "_store", _answers_first)),
+        patch((StorageNode, "_store", _answer_before_persist)),
         ("TotalOrder", "NoLostAck", "CommitDurability", "ReadCommitted", "Progress"),
         "swarm",
         200,
@@ -315,9 +306,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "owner-start-reused",
-        "a restarted sequencer takes itself for the one before",
+        "a restarted sequencer counts as its previous process",
         "sequencer-loss",
-        patch((Sequencer, "__init__", _same_start)),
+        patch((Sequencer, "__init__", _reuse_first_start)),
         "SingleOwner",
         "breadth",
         1_000,
@@ -325,9 +316,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "sequencer-known-by-node",
-        "a sequencer is known by its disk and not by its process",
+        "a sequencer is identified by its node and not by its process",
         "sequencer-loss",
-        patch((Sequencer, "_refusal", _by_name)),
+        patch((Sequencer, "_refusal", _accept_any_start)),
         "SingleOwner",
         "breadth",
         1_000,
@@ -337,7 +328,7 @@ SERVER_MUTANTS = (
         "batch-across-stripe-unit",
         "a grant may cross a stripe unit",
         "striping-readers",
-        patch((sequencing, "unit_start", _anywhere)),
+        patch((sequencing, "unit_start", _ignore_stripe_units)),
         ("TotalOrder", "ReadCommitted"),
         "breadth",
         30_000,
@@ -345,9 +336,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "two-boundaries",
-        "the metadata takes every swap: two takers write two boundaries",
+        "the metadata store accepts every swap: two takers write two boundaries",
         "two-takeovers",
-        patch((MetadataRegister, "_on_swap", _last_swap_wins)),
+        patch((MetadataRegister, "_on_swap", _accept_every_swap)),
         ("BoundaryWrittenOnce", "SingleOwner"),
         "breadth",
         20_000,
@@ -355,9 +346,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "metadata-commit-lost",
-        "a metadata commit that was answered is lost in a crash",
+        "an acknowledged metadata commit is lost in a crash",
         "metadata-restart",
-        patch((MetadataRegister, "_on_swap", _swap_not_persisted)),
+        patch((MetadataRegister, "_on_swap", _swap_in_memory)),
         ("BoundaryWrittenOnce", "SingleOwner", "NoLostAck"),
         "breadth",
         10_000,
@@ -365,9 +356,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "finalize-sent-once",
-        "Finalize is sent once and never again",
+        "Finalize is sent only once",
         "finalize",
-        patch((Coordinator, "_begin", _finalizes_once)),
+        patch((Coordinator, "_begin", _finalize_once)),
         "Progress",
         "breadth",
         5_000,
@@ -377,7 +368,7 @@ SERVER_MUTANTS = (
         "dead-member-kept",
         "a dead member of an ended, unrepaired segment is never removed",
         "dead-member",
-        patch((coordinating, "next_duty", _never_removes)),
+        patch((coordinating, "next_duty", _never_remove_members)),
         "Progress",
         "breadth",
         5_000,
@@ -385,9 +376,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "damage-ignored",
-        "the coordinator does not ask again when a node has found damage",
+        "the coordinator does not ask a node again after it found damage",
         "scrub",
-        patch((Coordinator, "_doubt", _never_doubts)),
+        patch((Coordinator, "_doubt", _never_ask_again)),
         "Progress",
         "swarm",
         200,
@@ -395,9 +386,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "drop-newer-than-view",
-        "streams that the coordinator's view is too old to name are dropped",
+        "streams that are newer than the coordinator's projection are dropped",
         "leftovers",
-        patch((coordinating, "left_streams", _left_by_name)),
+        patch((coordinating, "left_streams", _left_if_unnamed)),
         "BoundaryWrittenOnce",
         "breadth",
         200_000,
@@ -407,7 +398,7 @@ SERVER_MUTANTS = (
         "drop-what-is-named",
         "streams of older segments are dropped although the projection names them",
         "finalize",
-        patch((coordinating, "left_streams", _left_by_epoch)),
+        patch((coordinating, "left_streams", _left_if_older)),
         "BoundaryWrittenOnce",
         "breadth",
         5_000,
@@ -418,8 +409,8 @@ SERVER_MUTANTS = (
         "streams of a closed log are dropped before the log is deleted",
         "delete",
         patch(
-            (coordinating, "next_duty", _closed_is_deleted),
-            (coordinating, "left_streams", _left_when_closed),
+            (coordinating, "next_duty", _treat_closed_as_deleted),
+            (coordinating, "left_streams", _left_if_closed),
         ),
         "BoundaryWrittenOnce",
         "breadth",
@@ -430,7 +421,7 @@ SERVER_MUTANTS = (
         "lost-suffix-votes",
         "a stream that lost acknowledged frames still votes",
         "rot",
-        patch((StorageNode, "_on_seal", _lossy_votes)),
+        patch((StorageNode, "_on_seal", _vote_despite_loss)),
         ("NoLostAck", "TotalOrder"),
         "swarm",
         1_000,
@@ -438,9 +429,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "seal-not-persisted",
-        "a seal is answered and forgotten in a crash",
+        "an acknowledged seal is lost in a crash",
         "unopened",
-        patch((StorageNode, "_on_seal", _seal_forgotten)),
+        patch((StorageNode, "_on_seal", _seal_in_memory)),
         ("NoLostAck", "CommitDurability"),
         "breadth",
         30_000,
@@ -450,7 +441,7 @@ SERVER_MUTANTS = (
         "seal-answered-before-sync",
         "a seal is answered before it is on disk",
         "power-cut-after-seal",
-        patch((StorageNode, "_on_seal", _seal_answers_first)),
+        patch((StorageNode, "_on_seal", _answer_seal_before_persist)),
         ("NoLostAck", "CommitDurability", "TotalOrder"),
         "breadth",
         100_000,
@@ -458,9 +449,9 @@ SERVER_MUTANTS = (
     ),
     Mutant(
         "recovered-in-disk-order",
-        "frames found at a restart are taken to be in order of position",
+        "recovery assumes that frames on disk are in the order of positions",
         "unopened",
-        patch((Frames, "__init__", _unsorted)),
+        patch((Frames, "__init__", _keep_disk_order)),
         ("NoLostAck",),
         "breadth",
         400_000,

@@ -1,12 +1,12 @@
-"""Known bugs of what a node keeps: streams, recovery, room, and what it tells of itself."""
+"""Mutants of a node's storage: streams, recovery, free space, and what it reports."""
 
 from __future__ import annotations
 
 from trunkline.check import disks
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patches import patch
+from trunkline.check.mutants.patches import patch, without_records
 from trunkline.core import storage as storing
-from trunkline.core.effects import Address, Effects, Message, Persist, Send
+from trunkline.core.effects import Address, Effects, Message, Send
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import Finalize, Space, Stored, Write, Written
 from trunkline.core.projection import Policy
@@ -23,21 +23,21 @@ _refused_from = storing._refused_from
 _lease_on_message = LeaseKeeper.on_message
 
 UNSEEN = {
-    "streams S3": "Only fillers and coordinators send repairs, and only below an end that they have read in the "
-    "metadata: a node that took them without knowing that end would store the same frames. It guards against peers "
-    "that break their rules; tests of the role show it.",
-    "storage N5": "Whoever is told that nothing is there asks on: below an end the filler asks all members, and at the "
-    "tail the segment is ended, in which a stream that lost data has no vote. The lie costs time, and no run ends "
-    "wrong.",
-    "lease L2": "Whoever is refused for lack of room goes elsewhere by itself (A9, C11). What the registry knows saves "
-    "attempts that would be refused, and no run ends otherwise; tests of the role and of real clusters show it.",
+    "streams S3": "Only fillers and coordinators send repairs, and only below an end that they read in the "
+    "projection: a node that accepted them without knowing that end would store the same frames. The rule guards "
+    "against peers that break theirs; tests of the role cover it.",
+    "storage N5": "A client that gets such an answer asks others: below an end the filler asks all members, and at "
+    "the tail the segment ends, where a stream that lost data has no vote. The wrong answer costs time, and no run "
+    "ends wrong.",
+    "lease L2": "A client that is refused for lack of space uses other nodes (A9, C11). The registry only saves "
+    "attempts that would be refused, and no run ends differently; tests of the role and of real clusters cover it.",
     "recovery V4": "Without it a sealed stream that rotted would be uncertain instead of lost. The two differ only "
-    "where every member of a group rotted, and there V3 alone already lets an entry go.",
+    "where every member of a group rotted, and there V3 alone already gives an entry up.",
 }
 
 
-def _any_value_is_stored(self: StorageNode, source: Address, stream: Stream, message: Write) -> Effects:
-    """A position that holds something else is acknowledged all the same."""
+def _acknowledge_other_value(self: StorageNode, source: Address, stream: Stream, message: Write) -> Effects:
+    """A write to a position that holds another value is acknowledged."""
     return [
         Send(e.to, Stored(e.message.stream, e.message.offered))
         if isinstance(e, Send) and isinstance(e.message, Written)
@@ -46,46 +46,41 @@ def _any_value_is_stored(self: StorageNode, source: Address, stream: Stream, mes
     ]
 
 
-def _uncertain_stays_open(self: Stream, image: StreamImage) -> None:
+def _leave_uncertain_open(self: Stream, image: StreamImage) -> None:
     _stream(self, image)
     self.sealed = image.sealed or image.data_loss
 
 
-def _released_only(self: Stream) -> int:
-    """Seal answers with what the owner has released."""
+def _answer_released_only(self: Stream) -> int:
+    """The answer to Seal counts released entries only."""
     return self.lac + 1 if self.descriptor.policy is Policy.BROADCAST else _seal_answer(self)
 
 
-def _end_forgotten(self: StorageNode, source: Address, message: Finalize) -> Effects:
-    """An end is kept in memory only."""
-    return [
-        e
-        for e in _on_finalize(self, source, message)
-        if not (isinstance(e, Persist) and isinstance(e.record, StreamEnding))
-    ]
+def _end_in_memory(self: StorageNode, source: Address, message: Finalize) -> Effects:
+    return without_records(_on_finalize(self, source, message), StreamEnding)
 
 
-def _never_lost(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
+def _never_report_loss(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
     found = recover(slots, own_mark)
     return Recovered(found.kept, found.frames, False, found.uncertain)
 
 
-def _copies_like_repairs(stream: Stream, message: Write) -> Space:
+def _accept_copies_as_repairs(stream: Stream, message: Write) -> Space:
     return Space.EXHAUSTED if message.repair else _refused_from(stream, message)
 
 
-def _entries_like_fills(stream: Stream, message: Write) -> Space:
+def _accept_entries_as_fills(stream: Stream, message: Write) -> Space:
     return _refused_from(stream, message) if message.repair else Space.EXHAUSTED
 
 
-def _to_the_last_byte(self: StorageNode, source: Address, stream: Stream, message: Write) -> Effects:
+def _repair_to_last_byte(self: StorageNode, source: Address, stream: Stream, message: Write) -> Effects:
     space, self.space = self.space, min(self.space, Space.FULL)
     effects = _on_write(self, source, stream, message)
     self.space = space
     return effects
 
 
-def _damage_untold(self: LeaseKeeper, source: Address, message: Message) -> Effects:
+def _hide_damage(self: LeaseKeeper, source: Address, message: Message) -> Effects:
     return [] if isinstance(message, DamageFound) else _lease_on_message(self, source, message)
 
 
@@ -94,7 +89,7 @@ STORAGE_MUTANTS = (
         "any-value-is-stored",
         "a write to a position that holds another value is acknowledged",
         "late-writer",
-        patch((StorageNode, "_on_write", _any_value_is_stored)),
+        patch((StorageNode, "_on_write", _acknowledge_other_value)),
         ("TotalOrder", "ReadCommitted", "CommitDurability"),
         "swarm",
         50,
@@ -102,9 +97,9 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         "uncertain-stays-open",
-        "a stream that may have lost data takes writes where something may have been",
+        "a stream that may have lost data accepts writes at positions that it may have lost",
         "roll-rot",
-        patch((Stream, "__init__", _uncertain_stays_open)),
+        patch((Stream, "__init__", _leave_uncertain_open)),
         ("Progress", "TotalOrder", "NoLostAck"),
         "swarm",
         200,
@@ -112,9 +107,9 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         "broadcast-seal-forgets-unreleased",
-        "the seal of a broadcast stream answers with what was released, not with all that was acknowledged",
+        "the answer to the seal of a broadcast stream counts released entries, not acknowledged ones",
         "takeover",
-        patch((Stream, "seal_answer", _released_only)),
+        patch((Stream, "seal_answer", _answer_released_only)),
         "NoLostAck",
         "swarm",
         50,
@@ -122,9 +117,9 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         "end-not-persisted",
-        "an end is answered and forgotten in a crash",
+        "an acknowledged end is lost in a crash",
         "finalize-restart",
-        patch((StorageNode, "_on_finalize", _end_forgotten)),
+        patch((StorageNode, "_on_finalize", _end_in_memory)),
         "EndsKept",
         "breadth",
         5_000,
@@ -132,9 +127,9 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         "loss-below-mark-unnoticed",
-        "a bad frame that a later one vouches for is left out without a word",
+        "a bad frame below a later frame's mark is dropped silently",
         "broadcast-rot-below-mark",
-        patch((disks, "recover", _never_lost)),
+        patch((disks, "recover", _never_report_loss)),
         ("NoLostAck", "TotalOrder"),
         "swarm",
         300,
@@ -142,9 +137,9 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         "copy-on-tight-disk",
-        "a tight disk takes copies as it takes repairs",
+        "a tight disk accepts copies as it accepts repairs",
         "filling-joiner",
-        patch((storing, "_refused_from", _copies_like_repairs)),
+        patch((storing, "_refused_from", _accept_copies_as_repairs)),
         "KeepsRoom",
         "breadth",
         40_000,
@@ -152,9 +147,9 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         "entry-on-full-disk",
-        "a full disk takes entries as it takes fills",
+        "a full disk accepts entries as it accepts fills",
         "filling-member",
-        patch((storing, "_refused_from", _entries_like_fills)),
+        patch((storing, "_refused_from", _accept_entries_as_fills)),
         "KeepsRoom",
         "breadth",
         5_000,
@@ -162,9 +157,9 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         "repair-to-the-last-byte",
-        "fills and repairs take what is left for the manifest",
+        "fills and repairs use the space reserved for the manifest",
         "exhausted-repair",
-        patch((StorageNode, "_on_write", _to_the_last_byte)),
+        patch((StorageNode, "_on_write", _repair_to_last_byte)),
         "KeepsRoom",
         "breadth",
         60_000,
@@ -172,9 +167,9 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         "damage-untold",
-        "a node that found damage does not say so",
+        "a node does not report the damage that it found",
         "scrub",
-        patch((LeaseKeeper, "on_message", _damage_untold)),
+        patch((LeaseKeeper, "on_message", _hide_damage)),
         "Progress",
         "swarm",
         20,

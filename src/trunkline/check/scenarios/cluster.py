@@ -38,7 +38,7 @@ from trunkline.core.calls import (
     TailRequested,
     TrimRequested,
 )
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import (
     Address,
     Message,
@@ -196,15 +196,15 @@ def appender(
     view: Projection | None,
     *requests: AppendRequested,
     in_flight_max: int = 64,
-    seal_looks: int = 0,
+    seal_checks: int = 0,
     after: tuple[OperationEnd, ...] = (),
 ) -> ProcessSpec:
-    """A client that appends to a chain log. ``seal_looks``: how often it waits for others to end a segment."""
+    """A client that appends to a chain log. ``seal_checks``: how often it waits for others to end a segment."""
     log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
         writer = f"{boot.process}#{boot.start}"
-        config = AppenderConfig(log, writer, in_flight_max=in_flight_max, seal_looks=seal_looks)
+        config = AppenderConfig(log, writer, in_flight_max=in_flight_max, seal_checks=seal_checks)
         return {"appender": Appender(config, view), **_helpers(log)}
 
     return ProcessSpec(name, start, NoDisk(), None, _asked("appender", requests, after))
@@ -214,7 +214,7 @@ def bursting_appender(name: str, view: Projection | None, *requests: AppendReque
     """A client with several appends in flight."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = AppenderConfig(_name_of(view), f"{boot.process}#{boot.start}", seal_looks=0)
+        config = AppenderConfig(_name_of(view), f"{boot.process}#{boot.start}", seal_checks=0)
         roles = _helpers(_name_of(view))
         return {"application": Application("appender"), "appender": Appender(config, view), **roles}
 
@@ -308,7 +308,7 @@ def reader(
     until: int | None = None,
     to_tail: bool = False,
     push: bool = False,
-    seal_looks: int = 0,
+    seal_checks: int = 0,
     read_limit: int = 1,
     replica: int = 0,
     after: tuple[OperationEnd, ...] = (),
@@ -317,7 +317,7 @@ def reader(
     log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = ReaderConfig(REGISTER, log, read_limit=read_limit, seal_looks=seal_looks, push=push, replica=replica)
+        config = ReaderConfig(REGISTER, log, read_limit=read_limit, seal_checks=seal_checks, push=push, replica=replica)
         return {"reader": Reader(config, view), **_helpers(log)}
 
     request = SubscribeRequested(1, log, start_at, until, to_tail)
@@ -354,7 +354,7 @@ def administrator(
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
             "administrator": Administrator(AdministratorConfig(CLUSTER, LOG, tries=tries)),
-            "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_looks=0, push=False)),
+            "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_checks=0, push=False)),
             **_helpers(),
         }
 
@@ -372,7 +372,7 @@ def coordinator(
     span: int = 4096,
     log: str = LOG,
 ) -> ProcessSpec:
-    config = CoordinatorConfig(
+    config = DutiesConfig(
         log, widen_ms=widen_ms, absent_ms=absent_ms, silences_max=1, examined_max=examined_max, span=span
     )
 

@@ -30,7 +30,7 @@ from trunkline.core.delivery_messages import (
     Configured,
     FlushGroup,
     JobDone,
-    Member,
+    JobMember,
     Note,
     Outcome,
     Planned,
@@ -171,7 +171,7 @@ class Worker(PassiveRole):
             return [*begun, Send(SOURCE, ReadWindow(self.start, job.job, after, mark, job.through))]
         return begun + self._on_read(WindowRead(self.start, job.job, readable=True, strayed=False, incarnation=0))
 
-    def _staged(self, job: FlushGroup | SeedGroup, member: Member, incarnation: int) -> Apply | None:
+    def _staged(self, job: FlushGroup | SeedGroup, member: JobMember, incarnation: int) -> Apply | None:
         tenants = tenants_of(next(each for each in self.planned if each.destination == member.destination))
         mark, script = self.script.mark(incarnation, job.through), self.script.in_incarnation(incarnation)
         if job.through >= len(script.versions):

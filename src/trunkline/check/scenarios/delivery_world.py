@@ -15,10 +15,10 @@ from trunkline.core.delivery_messages import (
     NO_SPAN,
     FencedOff,
     Grant,
+    JobMember,
     LeasesGranted,
     LeasesLost,
     Lost,
-    Member,
     Note,
     Outcome,
     RecordEmpty,
@@ -31,7 +31,7 @@ from trunkline.core.delivery_messages import (
     Span,
 )
 from trunkline.core.effects import Address, Announce, Choose, Complete, Effects, Event, Message, Send
-from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 
 LAKE = "lake"  # source and control store are one process, so that a grant comes with the state of the source
 SOURCE = Address(LAKE, "source")
@@ -164,7 +164,7 @@ class Apply(Message, frozen=True):
 
     start: int
     job: int
-    member: Member
+    member: JobMember
     through: int
     edits: tuple[Edit, ...] = ()
     seed: Rows | None = None
@@ -239,8 +239,8 @@ class Table(PassiveRole):
 
     def _apply(self, source: Address, apply: Apply) -> Effects:
         image, member = self.image, apply.member
-        step = Step(member.expected, member.mark, apply.through, apply.mark, member.token, None)
-        decision = decide(Held(image.position, image.token, image.mark), step)
+        step = PlannedWrite(member.expected, member.mark, apply.through, apply.mark, member.token, None)
+        decision = decide(StoredPosition(image.position, image.token, image.mark), step)
         if decision is not Decision.PROCEED:
             refused = Result(self.name, DECIDED[decision], image.position, image.token)
             return [self._answer(source, apply, refused)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from trunkline.check.monitors.upkeep import BlockedWithdrawn, DutiesEnd
 from trunkline.check.scenario import Faults, Scenario
 from trunkline.check.scenarios import cluster
 from trunkline.check.scenarios.cluster import (
@@ -201,6 +202,21 @@ def declared_loss() -> Scenario:
     )
 
 
+def blocked_resolved() -> Scenario:
+    """The only replica is lost: the coordinator announces the log as blocked until an operator declares the loss."""
+    log = chain_log(CHAIN1, "n3", sequencer="n1")
+    return scenario(
+        "blocked-resolved",
+        "a log is announced as blocked while it is blocked",
+        log,
+        administrator("a", SealRequested(1, LOG, reopen=True, declared_end=5)),
+        coordinator(),
+        dead="n3",
+        sometimes=("LogBlocked", "LogUnblocked"),
+        monitors=(BlockedWithdrawn(),),
+    )
+
+
 def two_coordinators() -> Scenario:
     return scenario(
         "two-coordinators",
@@ -289,8 +305,24 @@ def delete() -> Scenario:
         reader("r", CHAIN),
         coordinator(),
         faults=Faults(early_timer=1),
-        sometimes=("Deleted", "CreateRefused", "AppendRefused", "RequestRefused", "StreamDropped", "EntriesRead"),
+        sometimes=("Deleted", "CreateRefused", "AppendRefused", "RequestRefused", "EntriesRead", "DutiesOver"),
         tidy=True,
+        monitors=(DutiesEnd(CHAIN),),
+    )
+
+
+def delete_absent() -> Scenario:
+    return scenario(
+        "delete-absent",
+        "a log is deleted while a node with a copy is down: its duties continue, as the node may return",
+        CHAIN,
+        administrator("a", DeleteRequested(1, LOG)),
+        coordinator(),
+        dead="n2",
+        faults=Faults(early_timer=1),
+        sometimes=("Deleted", "StreamDropped"),
+        tidy=True,
+        monitors=(DutiesEnd(CHAIN, absent=("n2",)),),
     )
 
 
@@ -363,12 +395,14 @@ DUTIES_SCENARIOS = (
     draining,
     blocked_ending,
     declared_loss,
+    blocked_resolved,
     two_coordinators,
     first_writer,
     forget,
     dropped_streams,
     leftovers,
     delete,
+    delete_absent,
     broadcast_finish,
     broadcast_dead_member,
 )

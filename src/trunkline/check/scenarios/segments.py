@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trunkline.check.scenarios.cluster import BROADCAST2, CHAIN2, LOG, broadcast_log, chain_log, seats
 from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.projection import EndSegment, MarkRepaired, Opening, Owner, Projection, apply
 from trunkline.core.streams import FrameWritten, StreamEnding, StreamSealing
 
@@ -29,7 +29,7 @@ def ended(
 
 def entry(glsn: int, count: int = 1) -> Frame:
     """A batch of a client that has left."""
-    return Frame(glsn, count, Kind.DATA, "old#1", glsn, 100 + glsn)
+    return Frame(glsn, count, FrameKind.DATA, "old#1", glsn, 100 + glsn)
 
 
 def stored(stream: str, *positions: int) -> tuple[FrameWritten, ...]:

@@ -25,7 +25,7 @@ from trunkline.core.effects import SELF, Address, Announce, Effects, Send, SetTi
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import NodeInfo, Space
 from trunkline.core.role import Role
-from trunkline.core.siblings import SpaceTold
+from trunkline.core.siblings import SpaceReported
 from trunkline.core.storage import SpaceChanged
 
 
@@ -48,7 +48,7 @@ class FillingDisk(PassiveRole):
         effects: Effects = [
             Announce(RoomChanged(space)),
             Send(Address(SELF, "storage"), SpaceChanged(space)),
-            Send(Address(SELF, "lease"), SpaceTold(min(space, Space.FULL))),
+            Send(Address(SELF, "lease"), SpaceReported(min(space, Space.FULL))),
         ]
         return [*effects, SetTimer("room", 3000)] if self.spaces else effects
 

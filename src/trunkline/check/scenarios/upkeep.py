@@ -23,7 +23,7 @@ from trunkline.check.scenarios.cluster import (
 )
 from trunkline.check.scenarios.segments import CHAIN, ended, entry, sealed
 from trunkline.core.effects import Address, Effects, Send
-from trunkline.core.entries import Kind
+from trunkline.core.entries import FrameKind
 from trunkline.core.messages import Reason, Rejected, Write
 from trunkline.core.projection import RaiseTrim, apply
 from trunkline.core.role import Role
@@ -200,7 +200,7 @@ class NoRoomForCopies(StorageNode):
     """A node whose disk has no space left for a copy."""
 
     def _on_write(self, source: Address, stream: Stream, message: Write) -> Effects:
-        if message.repair and message.frame.kind is Kind.DATA:
+        if message.repair and message.frame.kind is FrameKind.DATA:
             return [Send(source, Rejected(stream.id, message.frame.first, Reason.NO_SPACE))]
         return super()._on_write(source, stream, message)
 

@@ -21,7 +21,9 @@ METRICS: Final = (
     MetricSpec("ready", "gauge", "1 if `/readyz` answers 200"),
     MetricSpec("transactions_total", "counter", "transactions written to the log"),
     MetricSpec("rows_total", "counter", "changes of rows in them"),
-    MetricSpec("failures_total", "counter", "how often it had to begin anew, because the table or the log was away"),
+    MetricSpec(
+        "failures_total", "counter", "how often it had to restart, because the table or the log was unreachable"
+    ),
     MetricSpec("last_error", "gauge", "1 if the last try failed; `/readyz` and the log say why"),
     MetricSpec("last_transaction_seconds", "gauge", "since the last one was written; left out before the first"),
     MetricSpec("position", "gauge", "how far it is: the lake's version, or PostgreSQL's LSN as a number"),

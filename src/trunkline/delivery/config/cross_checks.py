@@ -23,13 +23,13 @@ from trunkline.delivery.config.address_rules import (
 from trunkline.delivery.config.addresses import Address, LakeAddress, LogAddress
 from trunkline.delivery.config.tree import ControlConfig, DestinationConfig, DiscoverConfig, RetryConfig, SparkConfig
 from trunkline.delivery.config.values import shown
-from trunkline.delivery.config.yaml_file import Node, Problems
+from trunkline.delivery.config.yaml_file import Problems, YamlNode
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.http_names import OwnNames
 
-Placed = tuple[Node, DestinationConfig]
-Own = tuple[Node, str, tuple[str, ...]]  # a destination: its node, name and routing values
+Placed = tuple[YamlNode, DestinationConfig]
+Own = tuple[YamlNode, str, tuple[str, ...]]  # a destination: its node, name and routing values
 STORE_FORMS: Final = "sqlite:PATH or postgres:DSN"
 SECRET_SETTING: Final = re.compile(r"account\.key|(password|secret|(secret|access)\.?key|token)\Z", re.IGNORECASE)
 # Settings that Java is started with: set later they have no effect, or they are visible in its command line.
@@ -39,7 +39,7 @@ STARTED_WITH: Final = re.compile(
 )
 
 
-def checked_settings(root: Node, found: Mapping[str, Any], folder: Path, problems: Problems) -> dict[str, Any]:
+def checked_settings(root: YamlNode, found: Mapping[str, Any], folder: Path, problems: Problems) -> dict[str, Any]:
     """The settings that change their form: the control store's path is absolute, ``listen`` an address or ``None``."""
     changed: dict[str, Any] = {}
     control = found.get("control", ControlConfig())
@@ -60,7 +60,7 @@ def checked_settings(root: Node, found: Mapping[str, Any], folder: Path, problem
     return changed
 
 
-def _listen(node: Node, listen: str, problems: Problems) -> str | None:
+def _listen(node: YamlNode, listen: str, problems: Problems) -> str | None:
     if listen == "none":
         return None
     try:
@@ -70,7 +70,7 @@ def _listen(node: Node, listen: str, problems: Problems) -> str | None:
         return None
 
 
-def _check_columns(root: Node, found: Mapping[str, Any], problems: Problems) -> None:
+def _check_columns(root: YamlNode, found: Mapping[str, Any], problems: Problems) -> None:
     key, routing = found.get("key", ()), found.get("routing")
     named = [(root.at("key"), column) for column in key]
     named += [(root.at("routing").at("column"), routing.column)] if routing is not None else []
@@ -81,7 +81,7 @@ def _check_columns(root: Node, found: Mapping[str, Any], problems: Problems) -> 
         problems.add(root.at("key"), "names a column twice; keep one")
 
 
-def _check_spark(node: Node, problems: Problems) -> None:
+def _check_spark(node: YamlNode, problems: Problems) -> None:
     conf, conf_env = node.at("conf").items(), node.at("conf_env").items()
     for name, each in [*conf.items(), *conf_env.items()]:
         if not name.startswith("spark."):
@@ -96,7 +96,7 @@ def _check_spark(node: Node, problems: Problems) -> None:
             problems.add(each, "is read when Java starts, and is visible in its command line; move it to spark.conf")
 
 
-def check_pattern(node: Node, pattern: str | None, problems: Problems) -> None:
+def check_pattern(node: YamlNode, pattern: str | None, problems: Problems) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # of a pattern that a later Python may read differently
@@ -105,7 +105,7 @@ def check_pattern(node: Node, pattern: str | None, problems: Problems) -> None:
         problems.add(node, f"is not a valid regular expression: {error}; correct it")
 
 
-def environment_names(root: Node, found: Mapping[str, Any], problems: Problems) -> Iterator[tuple[Node, str]]:
+def environment_names(root: YamlNode, found: Mapping[str, Any], problems: Problems) -> Iterator[tuple[YamlNode, str]]:
     """The environment variables that the settings name; invalid names are problems."""
     control = found.get("control", ControlConfig())
     named = [(root.at("control").at("password_env"), control.password_env)] if control.password_env else []
@@ -120,7 +120,11 @@ def environment_names(root: Node, found: Mapping[str, Any], problems: Problems) 
 
 
 def check_destinations(
-    root: Node, source: Address | None, placed: Sequence[Placed], discover: DiscoverConfig | None, problems: Problems
+    root: YamlNode,
+    source: Address | None,
+    placed: Sequence[Placed],
+    discover: DiscoverConfig | None,
+    problems: Problems,
 ) -> None:
     """At least one, mirrors have a key, and each has its own table."""
     if not root.at("destinations").value and root.at("discover").value is None:
@@ -164,7 +168,7 @@ def _check_tables(source: Address | None, placed: Sequence[Placed], problems: Pr
 def _check_data_paths(source: Address | None, placed: Sequence[Placed], problems: Problems) -> None:
     """No two lakes share a directory: a clean-up of one would remove the other's files."""
     lakes: dict[str, tuple[tuple[str, ...], str]] = {}
-    first = [] if source is None else [(Node("source", 0, None), source)]
+    first = [] if source is None else [(YamlNode("source", 0, None), source)]
     for node, address in [*first, *((node, each.address) for node, each in placed)]:
         if isinstance(address, LakeAddress) and address.data_path is not None:
             catalog = store_identity(address.catalog)

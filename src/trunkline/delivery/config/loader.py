@@ -34,7 +34,7 @@ from trunkline.delivery.config.cross_checks import (
 )
 from trunkline.delivery.config.tree import DestinationConfig, DiscoverConfig, Pipeline
 from trunkline.delivery.config.values import Key, keys_of, one_of, read_mapping, shown
-from trunkline.delivery.config.yaml_file import Node, Problems, read_document
+from trunkline.delivery.config.yaml_file import Problems, YamlNode, read_document
 from trunkline.errors import ConfigError
 
 READ_APART: Final = ("source", "defaults", "destinations", "discover")
@@ -54,7 +54,7 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] | None = ENVI
     return _Loading(root, file.absolute().parent, environment, problems).pipeline()
 
 
-class _Table(Struct, frozen=True):
+class _ReadTable(Struct, frozen=True):
     """A table of the file; without an address if it is invalid."""
 
     options: dict[str, Any] = {}
@@ -82,17 +82,17 @@ class _Filling(Struct, frozen=True):
 class _Loading:
     """Builds a pipeline from one file. An invalid part becomes ``None``, and its problems are recorded."""
 
-    def __init__(self, root: Node, folder: Path, environment: Mapping[str, str] | None, problems: Problems) -> None:
+    def __init__(self, root: YamlNode, folder: Path, environment: Mapping[str, str] | None, problems: Problems) -> None:
         self._root = root
         self._folder = folder
         self._environment = environment
         self._problems = problems
         self._options = {name: key for name, key in keys_of(DestinationConfig).items() if name != "address"}
         self._address_keys = {kind: keys_of(struct) for kind, struct in KINDS.items()}
-        self._defaults: dict[str, Node] = {}
+        self._defaults: dict[str, YamlNode] = {}
         self._inherited: dict[str, Any] = {}
         self._own: list[Own] = []
-        self._variables: list[tuple[Node, str]] = []  # and the nodes that name them
+        self._variables: list[tuple[YamlNode, str]] = []  # and the nodes that name them
 
     def pipeline(self) -> Pipeline:
         keys = keys_of(Pipeline)
@@ -112,7 +112,7 @@ class _Loading:
         assert source is not None
         return Pipeline(**found, source=source, destinations=tuple(each for _, each in placed), discover=discover)
 
-    def _read_defaults(self) -> dict[str, Node]:
+    def _read_defaults(self) -> dict[str, YamlNode]:
         """Also checked on their own: a default may apply to no destination."""
         node = self._root.at("defaults")
         if node.value is None:
@@ -136,7 +136,7 @@ class _Loading:
         made = ((each, self._destination(each)) for each in node.value)
         return [(each, destination) for each, destination in made if destination is not None]
 
-    def _destination(self, node: Node) -> DestinationConfig | None:
+    def _destination(self, node: YamlNode) -> DestinationConfig | None:
         options = _optional(self._options, but=("name",))
         values = node.at("values").value
         several = isinstance(values, list) and len(values) != 1
@@ -161,10 +161,10 @@ class _Loading:
         template = self._template(node.at("template"))
         return DiscoverConfig(template=template, **found) if template and self._problems.count == before else None
 
-    def _template(self, node: Node) -> DestinationConfig | None:
+    def _template(self, node: YamlNode) -> DestinationConfig | None:
         """The placeholders stay in it."""
         if node.value is None:
-            node = Node(node.path, node.line, {})
+            node = YamlNode(node.path, node.line, {})
         options = {name: key for name, key in self._options.items() if name not in OWN}
         table = self._table(node, self._defaults | node.items(), _optional(options), DESTINATION_KINDS, PLACEHOLDERS)
         if table.raw is None or table.address is None:
@@ -179,32 +179,32 @@ class _Loading:
 
     def _table(
         self,
-        node: Node,
-        given: dict[str, Node],
+        node: YamlNode,
+        given: dict[str, YamlNode],
         options: Mapping[str, Key],
         kinds: Collection[str],
         allowed: Collection[str],
-    ) -> _Table:
+    ) -> _ReadTable:
         """``given``: its own keys and the defaults; ``allowed``: placeholders. A template is checked with a sample."""
         before = self._problems.count
         kind = self._kind(node, given.get("type"), kinds)
         if kind is None:
             anything = {name: None for keys in self._address_keys.values() for name in keys}
             elsewhere = ("type", *anything)
-            return _Table({} if node.value is None else read_mapping(node, options, self._problems, elsewhere))
+            return _ReadTable({} if node.value is None else read_mapping(node, options, self._problems, elsewhere))
         keys = {**options, **self._address_keys[kind]}
         own = node
         if isinstance(node.value, dict):  # defaults of other kinds do not apply
             used = {name: each for name, each in given.items() if name in node.value or name in keys}
-            own = Node(node.path, node.line, used)
+            own = YamlNode(node.path, node.line, used)
         found = read_mapping(own, keys, self._problems, elsewhere=("type",))
         texts = {name: found.pop(name) for name in self._address_keys[kind] if name in found}
         ready = self._filled(kind, texts, given, _Filling(found.get("name"), found.get("values") or (), allowed))
         if self._problems.count > before:
-            return _Table(found)
-        return _Table(found, KINDS[kind](**texts), located(KINDS[kind](**ready), self._folder))
+            return _ReadTable(found)
+        return _ReadTable(found, KINDS[kind](**texts), located(KINDS[kind](**ready), self._folder))
 
-    def _kind(self, node: Node, given: Node | None, kinds: Collection[str]) -> str | None:
+    def _kind(self, node: YamlNode, given: YamlNode | None, kinds: Collection[str]) -> str | None:
         if given is None and (node.value is None or isinstance(node.value, dict)):
             self._problems.add(node.at("type"), f"missing; it must be {one_of(kinds)}")
         elif given is not None:
@@ -213,7 +213,9 @@ class _Loading:
             self._problems.add(given, f"must be {one_of(kinds)}, it is {shown(given.value)}")
         return None
 
-    def _filled(self, kind: str, texts: dict[str, Any], given: dict[str, Node], filling: _Filling) -> dict[str, Any]:
+    def _filled(
+        self, kind: str, texts: dict[str, Any], given: dict[str, YamlNode], filling: _Filling
+    ) -> dict[str, Any]:
         """The fields of an address with placeholders filled in, each checked."""
         ready = dict(texts)
         for field, text in texts.items():
@@ -226,7 +228,7 @@ class _Loading:
                 self._check_field(kind, field, ready[field], given[field], filling.name if inside else "")
         return ready
 
-    def _check_field(self, kind: str, field: str, text: str, node: Node, name: str | None) -> None:
+    def _check_field(self, kind: str, field: str, text: str, node: YamlNode, name: str | None) -> None:
         """``name``: of the destination that filled placeholders in; empty: there were none; ``None``: a sample."""
         wrong = list(field_faults(KINDS[kind], field, text))
         for why in wrong:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from trunkline.delivery.config.yaml_file import Node, Problems
+from trunkline.delivery.config.yaml_file import Problems, YamlNode
 
 SHOWN_CHARS_MAX: Final = 60
 WRONG: Final = object()  # replaces an invalid value; its problem is recorded
@@ -49,7 +49,7 @@ def _key(field: inspect.Field) -> Key:
 
 
 def read_mapping(
-    node: Node, keys: Mapping[str, Key], problems: Problems, elsewhere: Collection[str] = ()
+    node: YamlNode, keys: Mapping[str, Key], problems: Problems, elsewhere: Collection[str] = ()
 ) -> dict[str, Any]:
     """The values that could be read, by attribute; unknown and missing keys are problems.
 
@@ -74,14 +74,14 @@ def read_mapping(
     return found
 
 
-def read_struct(node: Node, struct: type[AnyStruct], problems: Problems) -> AnyStruct | None:
+def read_struct(node: YamlNode, struct: type[AnyStruct], problems: Problems) -> AnyStruct | None:
     """``None`` if a value is invalid; its problem is recorded."""
     before = problems.count
     found = read_mapping(node, keys_of(struct), problems)
     return struct(**found) if problems.count == before else None
 
 
-def read_value(node: Node, wanted: inspect.Type, problems: Problems) -> Any:
+def read_value(node: YamlNode, wanted: inspect.Type, problems: Problems) -> Any:
     """The typed value, or ``WRONG``."""
     plain, extra = _unwrapped(wanted)
     if isinstance(plain, inspect.UnionType):  # a type or nothing
@@ -108,7 +108,7 @@ def read_value(node: Node, wanted: inspect.Type, problems: Problems) -> Any:
     return value
 
 
-def _read_all(nodes: list[Node], wanted: inspect.Type, problems: Problems) -> Any:
+def _read_all(nodes: list[YamlNode], wanted: inspect.Type, problems: Problems) -> Any:
     values = tuple(read_value(each, wanted, problems) for each in nodes)
     return WRONG if any(value is WRONG for value in values) else values
 

@@ -25,20 +25,20 @@ WHOLE_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})", re.ASCII)
 WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
-class Node(Struct):
+class YamlNode(Struct):
     """A value of the file, with its line and path."""
 
     path: str
     line: int
-    value: str | int | bool | list[Node] | dict[str, Node] | None
+    value: str | int | bool | list[YamlNode] | dict[str, YamlNode] | None
 
-    def items(self) -> dict[str, Node]:
+    def items(self) -> dict[str, YamlNode]:
         """Of a mapping; empty for anything else."""
         return self.value if isinstance(self.value, dict) else {}
 
-    def at(self, key: str) -> Node:
+    def at(self, key: str) -> YamlNode:
         """The value of a key; if absent, an empty node with the line and path where it would be."""
-        return self.items().get(key) or Node(self._child(key), self.line, None)
+        return self.items().get(key) or YamlNode(self._child(key), self.line, None)
 
     def _child(self, key: str | int) -> str:
         if isinstance(key, int):
@@ -56,7 +56,7 @@ class Problems:
         ] = {}  # a problem of a default occurs at every destination, and is reported once
         self.count = 0
 
-    def add(self, node: Node, message: str) -> None:
+    def add(self, node: YamlNode, message: str) -> None:
         self.count += 1
         path = node.path if node.path.isprintable() else repr(node.path)
         where = f"{path}: " if path else ""
@@ -73,7 +73,7 @@ class Problems:
         raise ConfigError("\n".join(lines))
 
 
-def read_document(file: Path, problems: Problems) -> Node:
+def read_document(file: Path, problems: Problems) -> YamlNode:
     """The file's mapping. Raises ``ConfigError`` if the file cannot be read or is not valid YAML."""
     root = parse_document(_text(file), file, problems)
     if root is None or root.value is None:
@@ -101,7 +101,7 @@ def _text(file: Path) -> str:
         raise ConfigError(f"{file} is not UTF-8 at byte {error.start}; save it as UTF-8") from None
 
 
-def parse_document(text: str, file: Path, problems: Problems) -> Node | None:
+def parse_document(text: str, file: Path, problems: Problems) -> YamlNode | None:
     """The only document of a text, ``None`` if there is none; duplicate keys are added to ``problems``."""
     building = _Building(file, problems)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is ten times as fast, but needs libyaml
@@ -126,11 +126,11 @@ class _Building:
     """Builds nodes from events, without recursion: the file controls the depth."""
 
     def __init__(self, file: Path, problems: Problems) -> None:
-        self.root: Node | None = None
+        self.root: YamlNode | None = None
         self._file = file
         self._problems = problems
-        self._open: list[Node] = []
-        self._keys: list[Node | None] = []  # of each open mapping: the key that waits for its value
+        self._open: list[YamlNode] = []
+        self._keys: list[YamlNode | None] = []  # of each open mapping: the key that waits for its value
 
     def take(self, event: Any) -> None:
         line = event.start_mark.line + 1
@@ -152,11 +152,11 @@ class _Building:
 
     def _put_scalar(self, event: Any, line: int) -> None:
         if self._open and isinstance(self._open[-1].value, dict) and self._keys[-1] is None:
-            self._keys[-1] = Node(self._open[-1]._child(event.value), line, event.value)
+            self._keys[-1] = YamlNode(self._open[-1]._child(event.value), line, event.value)
         else:
             self._put(line, scalar(event.value) if event.implicit[0] else event.value)
 
-    def _enter(self, line: int, empty: list[Node] | dict[str, Node]) -> None:
+    def _enter(self, line: int, empty: list[YamlNode] | dict[str, YamlNode]) -> None:
         if self._open and isinstance(self._open[-1].value, dict) and self._keys[-1] is None:
             raise self._refusal(line, "a key must be a text")
         if len(self._open) >= DEPTH_MAX:
@@ -164,19 +164,19 @@ class _Building:
         self._open.append(self._put(line, empty))
         self._keys.append(None)
 
-    def _put(self, line: int, value: str | int | bool | list[Node] | dict[str, Node] | None) -> Node:
+    def _put(self, line: int, value: str | int | bool | list[YamlNode] | dict[str, YamlNode] | None) -> YamlNode:
         if not self._open:
-            self.root = Node("", line, value)
+            self.root = YamlNode("", line, value)
             return self.root
         holder, key = self._open[-1], self._keys[-1]
         if isinstance(holder.value, list):
-            node = Node(holder._child(len(holder.value)), line, value)
+            node = YamlNode(holder._child(len(holder.value)), line, value)
             holder.value.append(node)
             return node
         assert isinstance(holder.value, dict)
         assert key is not None
         self._keys[-1] = None
-        node = Node(key.path, key.line, value)
+        node = YamlNode(key.path, key.line, value)
         name = str(key.value)
         if name in holder.value:
             self._problems.add(node, f"the key is given twice, first in line {holder.value[name].line}; keep one")

@@ -38,7 +38,7 @@ def planner_config(pipeline: Pipeline) -> PlannerConfig:
         size_bytes=pipeline.flush.bytes,
         groups_max=pipeline.flush.groups,
         retry_first_ms=pipeline.retry.first_ms,
-        retry_most_ms=pipeline.retry.most_ms,
+        retry_max_ms=pipeline.retry.most_ms,
         breaker_after=pipeline.retry.breaker_after,
     )
 

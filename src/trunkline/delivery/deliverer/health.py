@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 from trunkline.delivery.deliverer.metrics import TABLE
 from trunkline.delivery.deliverer.views import DelivererView
 from trunkline.observing.pages import ObservedProcess
@@ -58,7 +58,7 @@ def readiness(view: DelivererView) -> Readiness:
     if view.store_error and not view.held:
         why.append(f"no destination is owned, and the control store cannot be reached: {view.store_error}")
     why += [f"{died}; the deliverer stops, start it again" for died in view.died]
-    halted = [each for each in view.destinations if each.stage == Stage.HALTED.value]
+    halted = [each for each in view.destinations if each.stage == TrackStage.HALTED.value]
     errors = {each.name: each.error for each in halted[:HALTED_MAX]}
     facts = {"state": view.state, "held": view.held, "halted": len(halted), "errors": errors}
     return Readiness(tuple(why), facts)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
 
 from trunkline.core.delivery_events import Drained, JobEnded, Retired, Stopped
@@ -25,13 +25,13 @@ from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, task_pipeline
 from trunkline.delivery.deliverer.discovery import Discovery
-from trunkline.delivery.deliverer.jobs import Job, JobThreads
-from trunkline.delivery.deliverer.leases import LeaseKeeper
+from trunkline.delivery.deliverer.leases import DelivererLeases
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.source_watch import SourceWatch
 from trunkline.delivery.deliverer.unrouted_counter import UnroutedCounter, rewind_counts
+from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.results import JobReport
-from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.job.runner import Job, JobRunner
 from trunkline.delivery.job.work import TaskPipeline
 from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import TrunklineError
@@ -67,14 +67,11 @@ class Deliverer:
         self._stopped: Stopped | None = None
         self._failure: TrunklineError | None = None
         self._digest = pipeline_digest(pipeline)
-        source = source_of(pipeline.source)
-        self._jobs = JobThreads(
-            lambda destinations: runner(task_pipeline(pipeline, source, destinations)),
-            pipeline.flush.groups + 2,
-            self._threads,
-        )
-        self._jobs.configure(list(self._destinations.values()))
-        self._leases = LeaseKeeper(
+        self._source = source_of(pipeline.source)
+        self._make_runner = runner
+        self._runners = [self._new_runner()]  # the last one has all destinations; others may have a job in flight
+        self._jobs = ThreadPoolExecutor(pipeline.flush.groups + 2, thread_name_prefix="job")
+        self._leases = DelivererLeases(
             store,
             pipeline.name,
             name,
@@ -85,14 +82,16 @@ class Deliverer:
             failed=self._fail,
             threads=self._threads,
         )
-        self._watch = SourceWatch(source, pipeline.reading.poll_ms, self.send, observer.source_error, self._threads)
+        self._watch = SourceWatch(
+            self._source, pipeline.reading.poll_ms, self.send, observer.source_error, self._threads
+        )
         self._slow_poll_reported = False
         self._discovery = Discovery(pipeline, store) if pipeline.discover is not None else None
         self._discovering: Future[list[DestinationConfig]] | None = None
         self._counter = UnroutedCounter(
             store,
             pipeline.name,
-            self._jobs.count_unrouted,
+            self._count_unrouted,
             lambda: self.planner.schedule.source,
             observer.unrouted,
             threads=self._threads,
@@ -109,6 +108,9 @@ class Deliverer:
         """Stop; with ``drain`` all destinations are first brought to the present version."""
         self._operation += 1
         self.send(Shutdown(self._operation, drain))
+
+    def _count_unrouted(self, window: Window) -> Mapping[str | None, int]:
+        return self._runners[-1].count_unrouted(window)
 
     def _fail(self, error: TrunklineError) -> None:
         """Stop: jobs in flight finish, and no new ones start."""
@@ -130,11 +132,12 @@ class Deliverer:
         finally:
             if not once:
                 self._watch.end()
-            self._jobs.finish()
+            self._jobs.shutdown(wait=True)
             self._counter.close(finish=stopped is not None)
             self._observer.ended()
             self._leases.end()
-            self._jobs.close()
+            for runner in self._runners:
+                runner.close()
         if self._failure is not None:
             raise self._failure
         return stopped
@@ -149,7 +152,7 @@ class Deliverer:
         if counted > source.version:
             rewind_counts(self._store, self._pipeline.name, source.version)
         if self._discovery is not None:
-            self._add([*self._discovery.known(), *self._discovery.search(source, self._jobs.count_unrouted)])
+            self._add([*self._discovery.known(), *self._discovery.search(source, self._count_unrouted)])
         self._leases.begin()
         if once:
             self.stop(drain=True)
@@ -195,7 +198,7 @@ class Deliverer:
             return
         discovery, source = self._discovery, self.planner.schedule.source
         self._discovering = self._jobs.submit(
-            lambda: [*discovery.known(), *discovery.search(source, self._jobs.count_unrouted)]
+            lambda: [*discovery.known(), *discovery.search(source, self._count_unrouted)]
         )
         self._discovering.add_done_callback(lambda done: self._inbox.put(lambda: self._discovered(done)))
 
@@ -209,8 +212,11 @@ class Deliverer:
         new = {each.name: each for each in found if each.name not in self._destinations}
         if new:
             self._destinations |= new
-            self._jobs.configure(list(self._destinations.values()))
+            self._runners.append(self._new_runner())
             self._send_configured()
+
+    def _new_runner(self) -> JobRunner:
+        return self._make_runner(task_pipeline(self._pipeline, self._source, list(self._destinations.values())))
 
     def _send_configured(self) -> None:
         self.send(Configured(tuple(planned(self._pipeline, each, Life.ACTIVE) for each in self._destinations.values())))
@@ -242,21 +248,30 @@ class Deliverer:
         match event:
             case Retired(destination):
                 token = self._leases.token(destination)
-                self._jobs.retire(self._destinations[destination], lambda: self._retired(destination, token))
+                self._jobs.submit(self._threads.run, "job", lambda: self._retire(destination, token))
             case Drained(destination):
                 self._leases.submit(lambda: states.set(pipeline, [destination], "paused", instead_of="draining"))
 
-    def _retired(self, destination: str, token: int | None) -> None:
-        """In the thread of a job."""
+    def _retire(self, name: str, token: int | None) -> None:
+        """Remove a destination's position, so that its table has no owner. Runs in the thread of a job."""
+        try:
+            destination = open_destination(self._destinations[name].address)
+            try:
+                destination.retire()
+            finally:
+                destination.close()
+        except TrunklineError as error:
+            logger.warning("%s could not be retired; the next start of a deliverer retries it: %s", name, error)
+            return
         if token is not None:
-            self._leases.submit(lambda: self._store.desired_states.retired(self._pipeline.name, destination, token))
+            self._leases.submit(lambda: self._store.desired_states.retired(self._pipeline.name, name, token))
 
     # --- jobs ---
 
     def _start_job(self, message: Message) -> None:
         assert isinstance(message, ReadStandings | FlushGroup | SeedGroup)
         self._observer.job_started(message)
-        future = self._jobs.start(message)
+        future = self._jobs.submit(self._runners[-1].run, message)
         future.add_done_callback(lambda done: self._inbox.put(lambda: self._job_ended(message, done.result())))
 
     def _job_ended(self, job: Job, report: JobReport) -> None:

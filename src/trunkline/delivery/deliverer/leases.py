@@ -36,7 +36,7 @@ from trunkline.errors import OutcomeUnknown, TrunklineError, Unreachable
 from trunkline.threads import Threads
 
 
-class LeaseKeeper:
+class DelivererLeases:
     """The deliverer's side of the control store.
 
     ``send`` sends the planner a message. ``unreachable`` gets the error of each call that failed and may be retried,

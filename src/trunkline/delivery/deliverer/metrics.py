@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Final
 
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 from trunkline.delivery.control.contract import UnroutedCounts
 from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.observing.metrics import Histogram, Labelled, MetricSpec, MetricTable, Value, Values
@@ -31,13 +31,13 @@ OVERALL: Final = (
     MetricSpec("flushes_total", "counter", "flushes of single destinations, by how they went", ("outcome",)),
     MetricSpec("seeds_total", "counter", "seeds of single destinations, by how they went", ("outcome",)),
     MetricSpec("duplicate_rows_total", "counter", "rows that shared a key with another one (policy warn)"),
-    MetricSpec("missing_rows_total", "counter", "rows that somebody else had taken out of a destination"),
+    MetricSpec("missing_rows_total", "counter", "rows that another program had taken out of a destination"),
     MetricSpec("retries_total", "counter", "failures of a destination that are tried again"),
     MetricSpec("breakers_opened_total", "counter", "destinations that failed so often that they are tried rarely"),
-    MetricSpec("halts_total", "counter", "destinations that stopped until somebody mends them"),
+    MetricSpec("halts_total", "counter", "destinations that halted until an operator resolves the problem"),
     MetricSpec("fenced_total", "counter", "destinations that another deliverer had taken over"),
     MetricSpec("expired_total", "counter", "destinations that fell behind what the source still has"),
-    MetricSpec("source_errors_total", "counter", "looks at the source that failed"),
+    MetricSpec("source_errors_total", "counter", "reads of the source's version that failed"),
     MetricSpec("control_errors_total", "counter", "calls to the control store that failed"),
     MetricSpec(
         "unrouted_rows_total",
@@ -59,7 +59,7 @@ OVERALL: Final = (
     MetricSpec("control_up", "gauge", "1 if the control store answered last time"),
     MetricSpec("leases_held", "gauge", "destinations that this deliverer owns"),
     MetricSpec("destinations", "gauge", "destinations by the planner's stage", ("stage",)),
-    MetricSpec("halted_destinations", "gauge", "owned destinations that wait for somebody to mend them"),
+    MetricSpec("halted_destinations", "gauge", "owned destinations that are halted"),
     MetricSpec("lag_versions_max", "gauge", "of the owned destination that is furthest behind"),
     MetricSpec("lag_seconds_max", "gauge", "of the owned destination that is furthest behind"),
     MetricSpec("waiting_rows", "gauge", "rows that wait for the next flush, if the source tells"),
@@ -74,7 +74,7 @@ PER_DESTINATION: Final = (
     MetricSpec("destination_position", "gauge", "the version stored in the destination", ONE),
     MetricSpec("destination_lag_versions", "gauge", "versions of the source that it lacks", ONE),
     MetricSpec("destination_lag_seconds", "gauge", "since the first version that it lacks was seen", ONE),
-    MetricSpec("destination_halted", "gauge", "1 if it waits for somebody to mend it", ONE),
+    MetricSpec("destination_halted", "gauge", "1 if it is halted", ONE),
     MetricSpec("destination_failures", "gauge", "failures in a row", ONE),
     MetricSpec("destination_flushed_timestamp_seconds", "gauge", "when it was last written, since 1970", ONE),
     MetricSpec("destination_rows_removed_total", "counter", "rows taken out, since this deliverer got it", ONE),
@@ -150,7 +150,7 @@ def _gauges(view: DelivererView) -> dict[str, Value]:
         "source_up": not view.source_error,
         "control_up": not view.store_error,
         "leases_held": view.held,
-        "halted_destinations": sum(each.stage == Stage.HALTED.value for each in owned),
+        "halted_destinations": sum(each.stage == TrackStage.HALTED.value for each in owned),
         "lag_versions_max": max((each.lag_versions or 0 for each in owned), default=0),
         "lag_seconds_max": max((each.lag_ms or 0 for each in owned), default=0) / 1000,
         "waiting_rows": view.waiting_rows,
@@ -158,7 +158,7 @@ def _gauges(view: DelivererView) -> dict[str, Value]:
         "catch_up_ratio": None if view.catching_up is None else view.catching_up.percent / 100,
         "unrouted_counted_version": view.unrouted_through,
         "turned_seconds": view.turned_ms_ago / 1000,
-        "destinations": [Labelled((stage.value,), stages[stage.value]) for stage in Stage],
+        "destinations": [Labelled((stage.value,), stages[stage.value]) for stage in TrackStage],
         "jobs": [Labelled((kind,), jobs[kind]) for kind in ("reading", "flush", "seed")],
     }
     return {name: value for name, value in values.items() if value is not None}
@@ -178,7 +178,7 @@ def _destination(each: DestinationView) -> dict[str, float | None]:
         "position": each.position,
         "lag_versions": each.lag_versions,
         "lag_seconds": None if each.lag_ms is None else each.lag_ms / 1000,
-        "halted": each.stage == Stage.HALTED.value,
+        "halted": each.stage == TrackStage.HALTED.value,
         "failures": each.failures,
         "flushed_timestamp_seconds": None if each.flushed_at_ms is None else each.flushed_at_ms / 1000,
         "rows_removed_total": each.removed,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
+from msgspec.structs import replace
+
 from trunkline.core.delivery_messages import Result
 from trunkline.core.planner_tracks import Track
 from trunkline.delivery.deliverer.views import DestinationView
@@ -13,15 +15,12 @@ VERSION_TIMES_MAX: Final = 1_000  # versions with a known time; beyond, the olde
 
 
 class DestinationStats:
-    """Totals since the present grant, and what was last reported to the control store."""
+    """Totals since the present grant."""
 
     def __init__(self) -> None:
         self.granted(0)
         self.facts: tuple[object, ...] = ()
         self.view: DestinationView | None = None
-        self.told: tuple[object, ...] = ()  # what the store has of it
-        self.told_lag = 0
-        self.told_at = 0.0
 
     def granted(self, token: int) -> None:
         """Totals restart with each grant."""
@@ -95,6 +94,14 @@ class VersionTimes:
         versions, times = self._seen
         place = bisect_right(versions, effective)
         return times[place] if place < len(times) else None
+
+    def with_lag(self, view: DestinationView, version: int, now: float) -> DestinationView:
+        """The view with its lag behind this version of the source."""
+        if view.effective is None:
+            return view
+        since = self.lacking_since(view.effective) if view.effective < version else None
+        lag_ms = 0 if since is None else max(0, round((now - since) * 1000))
+        return replace(view, lag_versions=max(0, version - view.effective), lag_ms=lag_ms)
 
     def newest_before(self, time: float) -> int:
         """The newest version that had been seen by then; 0: none."""

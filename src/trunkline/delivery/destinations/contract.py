@@ -26,7 +26,7 @@ from typing import Protocol
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.errors import DestinationHalted, Fenced, PositionMoved
@@ -125,9 +125,9 @@ def judged(held: Standing | None, step: Flush | Seed, what: str) -> Applied | No
 
     ``held`` has position 0 if there is a record but no table. ``what`` names the destination.
     """
-    now = Held() if held is None else Held(held.position, held.token, held.mark, held.source)
+    now = StoredPosition() if held is None else StoredPosition(held.position, held.token, held.mark, held.source)
     replaces = isinstance(step, Seed)
-    wanted = Step(
+    wanted = PlannedWrite(
         step.expected, step.mark, step.through, step.through_mark, step.token, None if replaces else step.source
     )
     match decide(now, wanted):

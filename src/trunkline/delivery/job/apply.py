@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
-from trunkline.core.delivery_messages import Member, Result
+from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.destinations.contract import Applied, Destination, Flush, Seed
 from trunkline.delivery.destinations.factory import cached_destination, forget_destination
 from trunkline.delivery.job.results import failed, succeeded
@@ -15,7 +15,7 @@ from trunkline.errors import TrunklineError
 
 
 def flush_destination(
-    target: TaskDestination, member: Member, work: FlushWork, key: tuple[str, ...], staged: Iterable[pa.RecordBatch]
+    target: TaskDestination, member: JobMember, work: FlushWork, key: tuple[str, ...], staged: Iterable[pa.RecordBatch]
 ) -> Result:
     flush = Flush(
         expected=member.expected,
@@ -33,7 +33,7 @@ def flush_destination(
 
 
 def seed_destination(
-    target: TaskDestination, member: Member, work: SeedWork, key: tuple[str, ...], rows: Iterable[pa.RecordBatch]
+    target: TaskDestination, member: JobMember, work: SeedWork, key: tuple[str, ...], rows: Iterable[pa.RecordBatch]
 ) -> Result:
     seed = Seed(
         expected=member.expected,
@@ -50,7 +50,7 @@ def seed_destination(
     return _applied(target, member, lambda destination: destination.seed(seed, rows))
 
 
-def _applied(target: TaskDestination, member: Member, apply: Callable[[Destination], Applied]) -> Result:
+def _applied(target: TaskDestination, member: JobMember, apply: Callable[[Destination], Applied]) -> Result:
     try:
         return succeeded(target.name, apply(cached_destination(target.address)), member.token)
     except TrunklineError as error:

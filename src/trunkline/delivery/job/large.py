@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import Member, Result
+from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.backends.sql import spark_identifier
 from trunkline.delivery.changes.columns import arrow_schema
 from trunkline.delivery.changes.net import row_codes, winners
@@ -150,7 +150,7 @@ def routes_frame(spark: SparkSession, pipeline: TaskPipeline, places: set[int]) 
 
 
 def applier(
-    pipeline: TaskPipeline, job: FlushWork | SeedWork, members: dict[int, Member]
+    pipeline: TaskPipeline, job: FlushWork | SeedWork, members: dict[int, JobMember]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function that a task applies to its rows, which are sorted by destination."""
 

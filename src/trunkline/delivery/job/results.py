@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from trunkline.core.delivery_messages import JobDone, Member, Outcome, Result
+from trunkline.core.delivery_messages import JobDone, JobMember, Outcome, Result
 from trunkline.delivery.destinations.contract import Applied
 from trunkline.errors import (
     ConfigError,
@@ -43,7 +43,7 @@ class JobReport(Struct, frozen=True):
         """Then the window may not be read again for some destination, so its unrouted rows must be counted now."""
         return self.rest is not Outcome.EMPTY or any(each.outcome not in NOT_WRITTEN for each in self.results)
 
-    def without_result(self, members: Sequence[Member]) -> tuple[Member, ...]:
+    def without_result(self, members: Sequence[JobMember]) -> tuple[JobMember, ...]:
         """Those for which there were no rows."""
         seen = {result.destination for result in self.results}
         return tuple(member for member in members if member.destination not in seen)
@@ -90,6 +90,6 @@ def failed(destination: str, error: TrunklineError) -> Result:
             return Result(destination, Outcome.TRANSIENT, error=text)
 
 
-def all_failed(members: Sequence[Member], error: TrunklineError) -> JobReport:
+def all_failed(members: Sequence[JobMember], error: TrunklineError) -> JobReport:
     """Nothing was written."""
     return JobReport(tuple(failed(member.destination, error) for member in members))

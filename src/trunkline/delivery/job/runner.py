@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import FlushGroup, Member, Note, Outcome, Result, SeedGroup, SeedMode
+from trunkline.core.delivery_messages import (
+    FlushGroup,
+    JobMember,
+    Note,
+    Outcome,
+    ReadStandings,
+    Result,
+    SeedGroup,
+    SeedMode,
+)
 from trunkline.delivery.changes.columns import check_columns
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.job.large import (
@@ -48,6 +57,7 @@ from trunkline.errors import DestinationHalted, SourceExpired, TrunklineError, U
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Job = ReadStandings | FlushGroup | SeedGroup
 AnyWork = TypeVar("AnyWork", FlushWork, SeedWork)
 Item = TypeVar("Item")
 CAUSE_CHARACTERS_MAX = 500
@@ -70,6 +80,15 @@ class JobRunner:
         self._pipeline = pipeline
         self._small_bytes = small_bytes
         self._sent = self._context.broadcast(pipeline)
+
+    def run(self, job: Job) -> JobReport:
+        match job:
+            case ReadStandings(_, destinations, notes):
+                return self.standings(destinations, notes)
+            case FlushGroup():
+                return self.flush(job)
+            case SeedGroup():
+                return self.seed(job)
 
     # --- flushes ---
 
@@ -105,7 +124,7 @@ class JobRunner:
             raise SourceExpired(f"{survey.restated}; the destination is seeded again")
         return survey
 
-    def _large_flush(self, large: LargeReads, work: FlushWork, members: Sequence[Member]) -> list[JobReport]:
+    def _large_flush(self, large: LargeReads, work: FlushWork, members: Sequence[JobMember]) -> list[JobReport]:
         """Destinations with rows by Spark; if all are to be stamped, then the others."""
         filled = self._large(large, work, members, work.window)
         rest = filled.without_result(members) if work.stamp else ()
@@ -124,7 +143,7 @@ class JobRunner:
             return self._run(lambda: self._large_seed(large, work, group.members), work.mark)
         return self._run(lambda: self._small(seed_portion, work, group.members), work.mark)
 
-    def _large_seed(self, large: LargeReads, work: SeedWork, members: Sequence[Member]) -> list[JobReport]:
+    def _large_seed(self, large: LargeReads, work: SeedWork, members: Sequence[JobMember]) -> list[JobReport]:
         """Destinations with rows by Spark, then the others, with none."""
         filled = self._large(large, work, members, Window(BEFORE_ALL, work.through))
         rest = filled.without_result(members)
@@ -143,7 +162,7 @@ class JobRunner:
         return self._pipeline.source.large_reads() if survey.backlog.size_bytes > self._small_bytes else None
 
     def _large(
-        self, large: LargeReads, work: FlushWork | SeedWork, members: Sequence[Member], window: Window
+        self, large: LargeReads, work: FlushWork | SeedWork, members: Sequence[JobMember], window: Window
     ) -> JobReport:
         pipeline = self._pipeline
         places = {pipeline.index[member.destination]: member for member in members}
@@ -178,7 +197,7 @@ class JobRunner:
         return settled_live_frame(frames.removed(), frames.arrived(), live().arrived(), routes, key, partitions)
 
     def _small(
-        self, run: Callable[[TaskPipeline, AnyWork, Portion], JobReport], work: AnyWork, members: Sequence[Member]
+        self, run: Callable[[TaskPipeline, AnyWork, Portion], JobReport], work: AnyWork, members: Sequence[JobMember]
     ) -> list[JobReport]:
         sent, places = self._sent, self._pipeline.shared_places
         dealt = deal(members, self._context.defaultParallelism, lambda each: places[each.destination])

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import Member, Result
+from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes, Settled, settle, settle_append, settle_live, touched_keys
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, ROUTE_COLUMN, NetChanges
@@ -63,7 +63,7 @@ def stamp_portion(pipeline: TaskPipeline, flush: FlushWork, portion: Portion) ->
 
 
 def _settled(
-    pipeline: TaskPipeline, flush: FlushWork, request: ReadRequest, net: NetChanges, members: dict[int, Member]
+    pipeline: TaskPipeline, flush: FlushWork, request: ReadRequest, net: NetChanges, members: dict[int, JobMember]
 ) -> Iterator[tuple[int, pa.Table, int]]:
     """The staged rows of each destination that has any, by its mode and policy."""
     for policy, places in pipeline.by_policy(members).items():
@@ -107,7 +107,7 @@ def seed_portion(pipeline: TaskPipeline, seed: SeedWork, portion: Portion) -> Jo
 
 
 def _seeded(
-    pipeline: TaskPipeline, rows: pa.Table, empty: pa.Table, routes: Routes, members: dict[int, Member]
+    pipeline: TaskPipeline, rows: pa.Table, empty: pa.Table, routes: Routes, members: dict[int, JobMember]
 ) -> Settled:
     net = NetChanges(empty.select([ROUTE_COLUMN, *pipeline.key]), rows)
     mirrors = {place for place in members if pipeline.targets[place].mode == "mirror"}

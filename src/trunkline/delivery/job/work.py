@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from trunkline.core.delivery_messages import Member
+from trunkline.core.delivery_messages import JobMember
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
@@ -76,7 +76,7 @@ class Portion(Struct, frozen=True):
     """One task's part of a group: these members, and only their rows."""
 
     number: int
-    members: tuple[Member, ...]
+    members: tuple[JobMember, ...]
     counts_unrouted: bool  # this one also reads unrouted rows, to count them
 
 

@@ -165,8 +165,8 @@ class _Verification:
         source, target = self._pipeline.source, self._target
         native = source.native_reads()
         if native is None:
-            rows = source.scan(version, self._pipeline.request(columns), RouteFilter(target.values))
-            both.add_batches("wanted", rows)
+            request, routes = self._pipeline.request(columns), RouteFilter(target.values)
+            both.add_batches("wanted", source.scan(version, request, routes))
             return False
         with native.snapshot(connection, version) as snapshot:
             if _described(snapshot.columns) != _described(columns):

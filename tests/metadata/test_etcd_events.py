@@ -16,8 +16,8 @@ from trunkline.core.status import NodeStatus
 from trunkline.dashboard.feed import FeedMemory
 from trunkline.dashboard.history import EventMerger
 from trunkline.metadata.store import MetadataStore
-from trunkline.runtime.chronicle import Chronicle
-from trunkline.runtime.chronicler import Chronicler
+from trunkline.runtime.event_collector import EventCollector
+from trunkline.runtime.event_history import EventHistory
 
 WAIT_S = 30.0
 
@@ -26,8 +26,8 @@ async def no_counts(_: NodeInfo) -> NodeStatus:
     return NodeStatus()
 
 
-def texts(chronicle: Chronicle) -> list[str]:
-    return [event.text for event in chronicle.since().events]
+def texts(history: EventHistory) -> list[str]:
+    return [event.text for event in history.since().events]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -36,18 +36,18 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def recorded_by_all(chronicles: Iterable[Chronicle], words: str) -> bool:
-    return all(any(words in each for each in texts(chronicle)) for chronicle in chronicles)
+def recorded_by_all(histories: Iterable[EventHistory], words: str) -> bool:
+    return all(any(words in each for each in texts(history)) for history in histories)
 
 
 @asynccontextmanager
-async def writing(name: str, store: MetadataStore, chronicle: Chronicle, lease_ms: int) -> AsyncIterator[None]:
+async def writing(name: str, store: MetadataStore, history: EventHistory, lease_ms: int) -> AsyncIterator[None]:
     def blocked() -> tuple[str, ...] | None:
         return () if store.active() else None
 
-    task = asyncio.create_task(Chronicler(name, store, chronicle, blocked, no_counts, lease_ms=lease_ms).run())
+    task = asyncio.create_task(EventCollector(name, store, history, blocked, no_counts, lease_ms=lease_ms).run())
     try:
-        await until(lambda: f"coordinator {name} started" in texts(chronicle))
+        await until(lambda: f"coordinator {name} started" in texts(history))
         yield
     finally:
         task.cancel()
@@ -56,25 +56,25 @@ async def writing(name: str, store: MetadataStore, chronicle: Chronicle, lease_m
 
 def test_a_standby_records_changes_by_others_and_the_page_shows_them_once(tmp_path: Path) -> None:
     async def run(place: EtcdPlace) -> None:
-        chronicles = {name: Chronicle(None) for name in ("one", "two")}
+        histories = {name: EventHistory(None) for name in ("one", "two")}
         async with AsyncExitStack() as stack:
-            stores = {name: await stack.enter_async_context(opened(place, place.lease_ms)) for name in chronicles}
+            stores = {name: await stack.enter_async_context(opened(place, place.lease_ms)) for name in histories}
             await stores["one"].campaign("one")
-            for name, chronicle in chronicles.items():
-                await stack.enter_async_context(writing(name, stores[name], chronicle, place.lease_ms))
+            for name, history in histories.items():
+                await stack.enter_async_context(writing(name, stores[name], history, place.lease_ms))
             await stores["two"].handle(Register(NodeInfo("a", 1, 1, address="a:1")))
             await stores["two"].handle(creation())
-            await until(lambda: recorded_by_all(chronicles.values(), "log orders created"))
+            await until(lambda: recorded_by_all(histories.values(), "log orders created"))
             assert isinstance(await stores["one"].handle(Swap("orders", 1, rolled(first_of()))), Swapped)
-            await until(lambda: recorded_by_all(chronicles.values(), "segment 0 of orders sealed"))
-            await until(lambda: recorded_by_all(chronicles.values(), "node a lost"))
+            await until(lambda: recorded_by_all(histories.values(), "segment 0 of orders sealed"))
+            await until(lambda: recorded_by_all(histories.values(), "node a lost"))
         memory, merging = FeedMemory(), EventMerger()
-        for source, chronicle in enumerate(chronicles.values()):
-            memory.put(merging.take(source, chronicle.since().events))
+        for source, history in enumerate(histories.values()):
+            memory.put(merging.take(source, history.since().events))
         shown = [item.text for item in memory.feed]
         assert shown.count("node a lost") == shown.count("node a joined at a:1") == 1
         assert sum("sealed" in each for each in shown) == 1
-        assert {f"coordinator {name} started" for name in chronicles} <= set(shown)
+        assert {f"coordinator {name} started" for name in histories} <= set(shown)
         assert "coordinator two is active" not in shown
 
     with Etcd(tmp_path / "etcd") as etcd:

@@ -1,4 +1,4 @@
-"""How a running process writes down what its roles announce: the lines of a recording.
+"""The format of recordings: the lines that a running process writes about what its roles announce.
 
 A recording is a directory with one file for each start of a process, ``<process>-<start>.trace``:
 
@@ -8,17 +8,17 @@ A recording is a directory with one file for each start of a process, ``<process
     {"end":"stopped","at":9000}
 
 Rules
- T1  ``at`` is nanoseconds of the machine's monotonic clock, read when the host carries the announcement out (so after
-     every ``Persist`` before it is durable). It never falls inside a file.
- T2  The lines of a step are in the file (one write, no sync needed) before any effect that follows them is carried out.
-     So an answer that somebody received has its lines in the file, and "by ``at``" never puts an effect before its
-     cause. What a kill takes away is a suffix of the file: perhaps a part of its last line.
+ T1  ``at`` is the monotonic clock of the machine in nanoseconds, read when the host carries out the announcement (so
+     every earlier ``Persist`` is durable). It never decreases inside a file.
+ T2  The lines of a step are in the file (one write, no sync) before any effect that follows them is carried out. So the
+     lines of a received answer are in the file, and ordering by ``at`` never puts an effect before its cause. A kill
+     cuts off a suffix of the file, perhaps within a line.
  T3  The last line says that the process stopped by itself. A file without it was cut: the process was killed, or runs.
  T4  A start is greater than every earlier start of the same process.
  T5  An operation has a number of its own for each role of a process start; its ``Invoked`` line is written before
-     anything is done for it, and its ``Completed`` line before its caller knows.
+     anything is done for it, and its ``Completed`` line before its caller gets the result.
 
-This module only makes the bytes; whoever has a file writes them. Every struct carries its class name as ``type``.
+This module only makes the bytes; the host writes them. Every struct carries its class name as ``type``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _AS_IT_IS = frozenset((str, int, bool, float, type(None)))
 
 
 def file_name(process: str, start: int) -> str:
-    """A name that a directory takes; the first line of the file has the whole name. Starts tell processes apart."""
+    """A valid file name. The first line of the file has the full name, and starts are unique."""
     fits = process.replace("/", "%2F").encode(errors="replace")[:NAME_BYTES_MAX].decode(errors="ignore")
     return f"{fits}-{start}.trace"
 
@@ -52,7 +52,7 @@ def header_line(process: str, start: int, cluster: str, at_ns: int) -> bytes:
 
 
 def encode_event(process: str, role: str, at_ns: int, event: Event) -> bytes:
-    """One line, with its line end."""
+    """One line, with the newline."""
     return _line({"process": process, "role": role, "at": at_ns, "event": plain(event)})
 
 
@@ -62,7 +62,7 @@ def end_line(at_ns: int) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Structs as objects with a ``type``, all else as JSON has it; sets in an order that does not depend on hashing."""
+    """Structs as objects with a ``type``, other values as JSON; sets in an order that does not depend on hashing."""
     if isinstance(value, Struct):
         kind = type(value)
         fields: dict[str, Any] = {"type": kind.__name__}
@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
         return value.value
     if isinstance(value, frozenset | set):
         return sorted((plain(each) for each in value), key=msgspec.json.encode)
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):  # perhaps a container of the host's own
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):  # perhaps a container of the host
         return [plain(each) for each in value]
     return value
 

@@ -1,13 +1,13 @@
-"""Writes a coordinator's chronicle: compares the metadata with its earlier state.
+"""Detects the events of a cluster: compares the metadata with its earlier state.
 
-Every coordinator writes its own, active or not: each watches the store. Only the active one knows whether logs are
+Every coordinator, active or not, watches the store and records events. Only the active one knows whether logs are
 blocked, and the rates of nodes.
 
 Rules
  J1  Changes are collected for a moment and read together: the store is read a few times a second at most, and less
      often if reading it takes long.
  J2  The number of events of logs at one moment is limited; the rest is counted.
- J3  A coordinator that starts takes every node for live until leases expire. Until then a node that the chronicle
+ J3  A coordinator that starts takes every node for live until leases expire. Until then a node that the history
      recorded as lost stays lost, unless it has registered again.
  J4  Rates are differences of the counters of nodes. A restarted node counts from zero; the first answer of a node adds
      nothing.
@@ -29,8 +29,8 @@ from trunkline.core.projection import Projection
 from trunkline.core.status import MinuteCounts, NodeStatus
 from trunkline.errors import Refused, StorageError
 from trunkline.metadata.store import NODES_CHANGED, MetadataStore, StoreUnavailable
-from trunkline.runtime.chronicle import Chronicle
-from trunkline.runtime.event_words import EventText, blocked_news, forgotten, log_news, named, node_news
+from trunkline.runtime.event_history import EventHistory
+from trunkline.runtime.event_texts import EventText, blocked_news, forgotten, log_news, named, node_news
 
 GATHER_S: Final = 0.25
 REST_SHARE: Final = 4.0  # times as long as the last read took
@@ -39,13 +39,13 @@ RETRY_S: Final = 2.0
 MINUTE_S: Final = 60.0
 LOGS_READ_ONE_BY_ONE_MAX: Final = 16  # with more changes, all are read
 LOG_NEWS_MAX: Final = 50  # J2
-NODES_ASKED_MAX: Final = 1_000
-ASKED_AT_ONCE: Final = 16
+NODES_POLLED_MAX: Final = 1_000
+POLLED_AT_ONCE: Final = 16
 ANSWER_S: Final = 5.0
 WORST_FIRST: Final = ("bad", "warn", "info", "good")
 
 
-class Chronicler:
+class EventCollector:
     """``blocked``: the logs that wait for a node, None while this coordinator is not active.
     ``ask``: requests a node's status.
     """
@@ -54,14 +54,14 @@ class Chronicler:
         self,
         name: str,
         store: MetadataStore,
-        chronicle: Chronicle,
+        history: EventHistory,
         blocked: Callable[[], Collection[str] | None],
         ask: Callable[[NodeInfo], Awaitable[NodeStatus]],
         *,
         lease_ms: int,
         minute_s: float = MINUTE_S,
     ) -> None:
-        self.chronicle = chronicle
+        self.history = history
         self._name = named(name, "coordinator")
         self._store = store
         self._blocked = blocked
@@ -103,7 +103,7 @@ class Chronicler:
             for task in (following, *others):
                 task.cancel()
             await asyncio.gather(following, *others, return_exceptions=True)
-            self.chronicle.save_now()
+            self.history.save_now()
 
     async def _follow(self, changes: AsyncIterator[str]) -> None:
         async for name in changes:
@@ -115,7 +115,7 @@ class Chronicler:
         while True:
             await self._unsaved.wait()
             self._unsaved.clear()
-            await self.chronicle.save()
+            await self.history.save()
 
     async def _begin(self) -> None:
         """The present state is not an event."""
@@ -167,13 +167,13 @@ class Chronicler:
         """J3."""
         known = self._nodes.get(info.node)
         is_new = known is not None and known.start != info.start
-        doubted = self._trusted_at > 0 and info.node in self.chronicle.lost and not is_new
+        doubted = self._trusted_at > 0 and info.node in self.history.lost and not is_new
         return replace(info, live=False) if doubted else info
 
     def _compare_nodes(self, now: list[NodeInfo]) -> None:
-        news = [news for info in now for news in node_news(self._nodes.get(info.node), info)]
-        there = {info.node for info in now}
-        news += [forgotten(node) for node in self._nodes if node not in there]
+        news = [each for info in now for each in node_news(self._nodes.get(info.node), info)]
+        present = {info.node for info in now}
+        news += [forgotten(node) for node in self._nodes if node not in present]
         self._nodes = {info.node: info for info in now}
         self._add(news)
 
@@ -206,7 +206,7 @@ class Chronicler:
         self._silent = silent
 
     def _add(self, news: Iterable[EventText]) -> None:
-        self.chronicle.add(news, _now_ms())
+        self.history.add(news, _now_ms())
         self._unsaved.set()
 
     # ------------------------------------------------------------------------------------------------------- counting
@@ -222,14 +222,14 @@ class Chronicler:
             if both:
                 differences = [_difference(known[node], counted[node]) for node in both]
                 written, read = (sum(each) for each in zip(*differences, strict=True))
-                self.chronicle.add_minute(MinuteCounts(_now_ms(), round(began - since, 3), written, read))
+                self.history.add_minute(MinuteCounts(_now_ms(), round(began - since, 3), written, read))
                 self._unsaved.set()
             known = {node: each for node, each in (known | counted).items() if node in self._nodes} if counted else {}
             since = began
             await asyncio.sleep(began + self._minute_s - time.monotonic() if known else POLL_S)
 
     async def _counts(self) -> dict[str, NodeStatus]:
-        turn = asyncio.Semaphore(ASKED_AT_ONCE)
+        turn = asyncio.Semaphore(POLLED_AT_ONCE)
 
         async def one(info: NodeInfo) -> tuple[str, NodeStatus] | None:
             try:
@@ -239,7 +239,7 @@ class Chronicler:
             except (TimeoutError, Refused, msgspec.DecodeError):
                 return None  # its work is counted with the next answer
 
-        live = [info for info in self._nodes.values() if info.live][:NODES_ASKED_MAX]
+        live = [info for info in self._nodes.values() if info.live][:NODES_POLLED_MAX]
         return dict(each for each in await asyncio.gather(*map(one, live)) if each is not None)
 
 

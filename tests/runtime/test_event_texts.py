@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from trunkline.core.messages import NodeInfo, NodeState
 from trunkline.core.projection import Gap, Member, Owner, Policy, Projection, Segment, Settings
 from trunkline.core.space import Space
-from trunkline.runtime.event_words import EventText, blocked_news, log_news, node_news
+from trunkline.runtime.event_texts import EventText, blocked_news, log_news, node_news
 
 
 def node(name: str, *, live: bool = True, start: int = 1) -> NodeInfo:

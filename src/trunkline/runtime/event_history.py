@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.core.status import ClusterEvent, ClusterEvents, MinuteCounts
-from trunkline.runtime.event_words import EventText
+from trunkline.runtime.event_texts import EventText
 from trunkline.storage import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 log = logging.getLogger("trunkline.coordinator")
@@ -49,7 +49,7 @@ class FileLine(Struct, frozen=True, omit_defaults=True):
     minute: MinuteCounts | None = None
 
 
-class Chronicle:
+class EventHistory:
     def __init__(self, directory: Path | None) -> None:
         """``directory``: of the file; None: events are kept in memory only."""
         self.book = secrets.token_hex(4)
@@ -79,7 +79,7 @@ class Chronicle:
         """I3"""
         after = after if book == self.book else 0
         events = tuple(each for each in heapq.merge(self._others, self._of_logs, key=_number) if each.number > after)
-        return ClusterEvents(self.book, events, tuple(self._minutes), self.lost)
+        return ClusterEvents(self.book, events, tuple(self._minutes), dict(self.lost))
 
     def _keep(self, event: ClusterEvent) -> None:
         self._last = max(self._last, event.number)

@@ -13,10 +13,10 @@ from metadata.projections import creation
 from trunkline.core.messages import NodeInfo, Register, Swapped
 from trunkline.core.status import ClusterEvents, NodeStatus
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.runtime import chronicler as module
-from trunkline.runtime.chronicle import Chronicle
-from trunkline.runtime.chronicler import LOG_NEWS_MAX, Chronicler, limited
-from trunkline.runtime.event_words import EventText
+from trunkline.runtime import event_collector as module
+from trunkline.runtime.event_collector import LOG_NEWS_MAX, EventCollector, limited
+from trunkline.runtime.event_history import EventHistory
+from trunkline.runtime.event_texts import EventText
 
 LEASE_MS = 300
 WAIT_S = 20.0
@@ -31,13 +31,13 @@ async def no_counts(info: NodeInfo) -> NodeStatus:
 
 
 class Scene:
-    """A store in a directory, and a coordinator's chronicler on it."""
+    """A store in a directory, and a coordinator's collector on it."""
 
     def __init__(self, directory: Path) -> None:
         self.blocked: set[str] | None = set()
         self.ask: Callable[[NodeInfo], Awaitable[NodeStatus]] = no_counts
         self.minute_s = 60.0
-        self.chronicle = Chronicle(directory)
+        self.history = EventHistory(directory)
         self.store = SqliteStore(directory / "metadata.sqlite", lease_ms=LEASE_MS)
 
     @asynccontextmanager
@@ -45,11 +45,11 @@ class Scene:
         await self.store.start()
         await self.store.campaign("k")
         active = self.texts().count("coordinator k is active")
-        self.chronicler = Chronicler(
-            "k", self.store, self.chronicle, self._blocked, lambda info: self.ask(info),
+        self.collector = EventCollector(
+            "k", self.store, self.history, self._blocked, lambda info: self.ask(info),
             lease_ms=LEASE_MS, minute_s=self.minute_s,
         )  # fmt: skip
-        task = asyncio.create_task(self.chronicler.run())
+        task = asyncio.create_task(self.collector.run())
         try:
             await self.until(lambda: self.texts().count("coordinator k is active") > active)
             yield
@@ -62,7 +62,7 @@ class Scene:
         return self.blocked
 
     def recorded(self) -> ClusterEvents:
-        return self.chronicle.since()
+        return self.history.since()
 
     def texts(self) -> list[str]:
         return [event.text for event in self.recorded().events]
@@ -125,7 +125,7 @@ def test_j3_a_node_that_was_lost_before_a_restart_stays_lost_until_it_registers(
             await first.until(lambda: "node a lost" in first.texts())
         second = Scene(tmp_path)
         async with second.running():
-            await second.until(lambda: second.chronicler.trusts_registry)
+            await second.until(lambda: second.collector.trusts_registry)
             said = [each for each in second.texts() if each.startswith("node a")]
             assert said == ["node a joined at a:1", "node a lost"]
             async with beside(second.keep_alive(node("a"))):
