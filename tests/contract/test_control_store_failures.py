@@ -1,4 +1,4 @@
-"""What a control store says when it cannot be used: rule C8 of ``delivery/control/contract.py``."""
+"""Errors of a control store that cannot be used: rule C8 of ``delivery/control/contract.py``."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Rig:
         self._carry_out(self.planner.on_message(HOST, message))
 
     def take(self) -> None:
-        """What the control store's thread has told meanwhile."""
+        """Pass on what the control store's thread has sent meanwhile."""
         while not self._told.empty():
             self.tell(self._told.get())
 
@@ -128,7 +128,7 @@ class Rig:
         self.settle()
 
     def settle(self) -> None:
-        """Until the control store has been told all that it is told."""
+        """Wait until all calls to the control store are done."""
         reached = threading.Event()
         self.leases.submit(reached.set)
         assert reached.wait(WAIT_S)

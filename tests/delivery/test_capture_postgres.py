@@ -158,7 +158,7 @@ def test_a_table_that_was_replaced_is_captured_again_and_followed(server: Server
 
 
 class Begun(PostgresCapture):
-    """One that has looked at the table and its publication before they changed."""
+    """One that has checked the table and its publication before they changed."""
 
     def reach(self) -> None: ...
 

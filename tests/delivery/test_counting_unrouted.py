@@ -1,4 +1,4 @@
-"""Rows that no destination takes are counted once each, in whatever order windows end and whoever delivers them."""
+"""Unrouted rows are counted once each, in whatever order windows end, and with several deliverers."""
 
 from __future__ import annotations
 
