@@ -110,7 +110,7 @@ def test_columns_that_change_and_a_slot_that_is_lost_capture_all_rows_again(
     server.run("DELETE FROM orders WHERE id = 2")
     captured.capture(server.capture())
     assert sorted(row["id"] for row in captured.rows()) == [1, 3, 4, 5]
-    assert "is gone" in caplog.text
+    assert "does not exist any more" in caplog.text
 
 
 def test_a_snapshot_that_fails_after_a_slot_was_created_again_is_repeated(
