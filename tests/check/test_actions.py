@@ -1,4 +1,4 @@
-"""Actions as text, and steps and states as a person sees them."""
+"""Actions as text, and the views of steps and states."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from trunkline.core.effects import (
 )
 
 
-def test_healing_ends_all_faults_and_lets_processes_return_for_nothing() -> None:
+def test_healing_ends_all_faults_and_restarts_are_free() -> None:
     world = World(pair(crashable=("b",), faults=Faults(crash=1, restart=1, loss=3)))
     healed = world.heal_state(run(world, "crash b"))
     assert enabled(world, healed) == ["restart b"]
 
 
-def test_every_action_reads_back_from_its_text() -> None:
+def test_every_action_parses_back_from_its_text() -> None:
     faults = Faults(loss=1, duplicate=1, crash=1, restart=1, wipe=1, power_cut=1, rot=1, cut=1, early_timer=1)
     world = World(
         scenario(
@@ -69,12 +69,12 @@ def test_every_action_reads_back_from_its_text() -> None:
 @pytest.mark.parametrize(
     "line", ["", "dance a", "deliver nonsense", "crash", "crash_in a x crash a", "timer a", "operate[x] a"]
 )
-def test_a_line_that_is_no_action_is_refused(line: str) -> None:
+def test_a_line_that_is_not_an_action_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse(line)
 
 
-def test_the_order_of_what_may_happen_does_not_depend_on_what_was_seen_before() -> None:
+def test_the_order_of_successors_does_not_depend_on_what_was_seen_before() -> None:
     fresh, used = World(pair(faults=Faults(loss=1))), World(pair(faults=Faults(loss=1)))
     run(used, "deliver a.main>b.main Note(value=2)")
     reachable(used)

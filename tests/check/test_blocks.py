@@ -1,4 +1,4 @@
-"""Blocks of scenarios that stand for hosts: a node that bounds its answers, logs beside each other."""
+"""Building blocks of scenarios: a node that bounds its answers, two logs on the same nodes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def bounded(answer_max: int) -> BoundedNode:
     return node
 
 
-def test_a_read_is_answered_with_the_first_batches_of_what_was_asked() -> None:
+def test_a_bounded_answer_to_a_read_has_the_first_batches() -> None:
     assert answers(bounded(2), Read(DESCRIPTOR.target, 1, 9)) == [ReadFrames("1.0.0", 1, FRAMES[:2])]
     assert answers(bounded(3), Read(DESCRIPTOR.target, 1, 9)) == [ReadFrames("1.0.0", 1, FRAMES)]
 
 
-def test_a_fetch_that_is_cut_says_where_it_ends() -> None:
+def test_a_bounded_answer_to_a_fetch_has_its_own_end() -> None:
     node = bounded(1)
     answers(node, Finalize(DESCRIPTOR, 7))
     assert answers(node, Fetch(DESCRIPTOR.target, 1, 7)) == [Fetched("1.0.0", 1, 3, FRAMES[:1])]
@@ -49,6 +49,6 @@ def test_two_logs_have_streams_of_the_same_names_on_the_same_nodes() -> None:
     assert len({monitor.name for monitor in two_logs().monitors}) * 2 == len(two_logs().monitors)
 
 
-def test_what_a_scenario_lets_happen_is_told_with_its_bounds() -> None:
+def test_the_bounds_of_a_scenario_include_timers_copies_and_drops() -> None:
     assert "free timers: coordinator.coordinator tick 2 times; 2 copies" in bounds_text(doubled_requests())
     assert "dropped: *>meta Get 2 times, n2>c1 * 1 times" in bounds_text(rationed_register())

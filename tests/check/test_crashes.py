@@ -79,7 +79,7 @@ def test_a_crash_between_effects_catches_the_wrong_order_only(role: type[Writer]
     assert (found.monitor if found else None) == finding
 
 
-def test_a_crash_inside_a_step_keeps_what_was_carried_out_by_then() -> None:
+def test_a_crash_inside_a_step_keeps_the_effects_carried_out_before() -> None:
     crashing = scenario(process("a", Writer, 5), eager_operations=False, crashable=("a",), faults=Faults(crash=1))
     world = World(crashing)
     assert [line for line in enabled(world, world.initial()) if line.startswith("crash")] == [
@@ -109,7 +109,7 @@ def test_a_process_that_is_not_up_at_the_beginning_starts_by_a_restart() -> None
     assert stories(world) == {"('a began 1', 'a saw 5')"}
 
 
-def test_messages_to_a_process_that_cannot_come_back_vanish() -> None:
+def test_messages_to_a_process_that_cannot_restart_are_removed() -> None:
     crashing = pair(crashable=("b",), faults=Faults(crash=1))
     world = World(crashing)
     assert world.describe(run(world, "crash b")).network == ()
@@ -135,7 +135,7 @@ def test_group_commit_withholds_what_follows_a_write_until_the_sync() -> None:
     assert [sent.label for sent in after.network] == ["Note 5"]
 
 
-def test_a_crash_drops_what_is_withheld_and_keeps_the_write() -> None:
+def test_a_crash_drops_withheld_effects_and_keeps_the_write() -> None:
     world = World(
         scenario(process("a", Writer, 5), atomic_disk=False, crashable=("a",), faults=Faults(crash=1, restart=1))
     )

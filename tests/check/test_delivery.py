@@ -1,4 +1,4 @@
-"""Delivery in the checked world: monitors by hand, and every short script of the source with a crash anywhere."""
+"""Delivery in the checked world: cases of its monitors, and every short script of the source with a crash anywhere."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ from trunkline.core.delivery_messages import JobMember, Outcome, Result, Span
 
 # ----------------------------------------------------------------------------------------------------- what is judged
 
-PAST = source_script((Change("k", 1),), (Change("l", 1),), (Change("k", 2),), (Change("l"),))
+SCRIPT = source_script((Change("k", 1),), (Change("l", 1),), (Change("k", 2),), (Change("l"),))
 K1, L2, K3 = Row("k", 1, 1), Row("l", 1, 2), Row("k", 2, 3)
-MIRROR = Parts(PAST, {"d1": (1,), "d2": (2,)})
-APPEND = Parts(PAST, {"d1": (1,), "d2": (2,)}, append=True)
-TWO_LIVES = Parts(PAST._replace(another=source_script((Change("m", 1),), (Change("n", 1),)).versions), MIRROR.tenants)
+MIRROR = Parts(SCRIPT, {"d1": (1,), "d2": (2,)})
+APPEND = Parts(SCRIPT, {"d1": (1,), "d2": (2,)}, append=True)
+TWO_INCARNATIONS = Parts(
+    SCRIPT._replace(another=source_script((Change("m", 1),), (Change("n", 1),)).versions), MIRROR.tenants
+)
 M1 = Row("m", 1, 1)
 
 
@@ -64,37 +66,61 @@ def reject(clause: str, monitor: object, verdict: str, *events: object) -> Case:
 
 
 FIVE = SourceMoved(5, 1)
-ANEW = SourceMoved(1, 1, 1)
+REPLACED = SourceMoved(1, 1, 1)
 BOTH = begun(1, 1, 2, "d1", "d2")
 
 CASES = [
     accept("a mirror holds what the source has", NoPhantom(MIRROR), written(K1, L2, at=2), written(L2, at=3)),
     accept("append holds what the source once had", NoPhantom(APPEND), written(K1, L2, at=4)),
-    accept("nobody vouches for rows before the first seed", NoPhantom(MIRROR), written(Row("x", 1, 0), at=2, seeded=0)),
+    accept("rows before the first seed are not judged", NoPhantom(MIRROR), written(Row("x", 1, 0), at=2, seeded=0)),
     reject("a row is left that the source deleted", NoPhantom(MIRROR), "holds k=1@1", written(K1, L2, at=3)),
-    reject("a row came before its time", NoPhantom(APPEND), "holds l=2@1", written(K1, L2, at=1)),
+    reject("a row of a later version is there", NoPhantom(APPEND), "holds l=2@1", written(K1, L2, at=1)),
     accept("nothing is missing", NoLoss(MIRROR), written(K1, L2, at=2)),
     reject("a row is missing", NoLoss(MIRROR), "d1 at 2 lacks l=2@1", written(K1, at=2)),
-    accept("rows are their destination's own", PartitionCorrectness(MIRROR), written(K3, at=3, of="d2")),
-    reject("a row is another one's", PartitionCorrectness(MIRROR), "belongs to another destination", written(K3, at=3)),
-    accept("each row is there once", ExactlyOnce(APPEND), written(K1, L2, at=2)),
+    accept("rows belong to their destination", PartitionCorrectness(MIRROR), written(K3, at=3, of="d2")),
+    reject(
+        "a row belongs to another destination",
+        PartitionCorrectness(MIRROR),
+        "belongs to another destination",
+        written(K3, at=3),
+    ),
+    accept("each row occurs once", ExactlyOnce(APPEND), written(K1, L2, at=2)),
     reject("a row was appended twice", ExactlyOnce(APPEND), "2 times", written(K1, K1, at=2)),
-    reject("a key is there twice", ExactlyOnce(MIRROR), "holds k 2 times", written(K1, K3, at=3)),
+    reject("a key occurs twice", ExactlyOnce(MIRROR), "holds k 2 times", written(K1, K3, at=3)),
     accept("a position stays or grows", CursorMonotone(MIRROR), written(at=2), written(at=2), written(at=3)),
-    accept("a backup takes it back", CursorMonotone(MIRROR), written(at=2), written(at=1, back=True), written(at=2)),
     accept(
-        "the source was made anew", CursorMonotone(TWO_LIVES), written(at=2, mark="2"), ANEW, written(at=1, mark="1'")
+        "a restore from a backup moves it back",
+        CursorMonotone(MIRROR),
+        written(at=2),
+        written(at=1, back=True),
+        written(at=2),
+    ),
+    accept(
+        "the source was recreated",
+        CursorMonotone(TWO_INCARNATIONS),
+        written(at=2, mark="2"),
+        REPLACED,
+        written(at=1, mark="1'"),
     ),
     reject(
-        "a position goes back in the source's new life",
-        CursorMonotone(TWO_LIVES),
+        "a position goes back in the new incarnation of the source",
+        CursorMonotone(TWO_INCARNATIONS),
         "went back from 2 to 1",
-        *(ANEW, written(at=2, mark="2'"), written(at=1, mark="1'")),
+        *(REPLACED, written(at=2, mark="2'"), written(at=1, mark="1'")),
     ),
     accept(
-        "rows are those of the life that the position is of", NoPhantom(TWO_LIVES), ANEW, written(M1, at=1, mark="1'")
+        "rows are of the incarnation of the position",
+        NoPhantom(TWO_INCARNATIONS),
+        REPLACED,
+        written(M1, at=1, mark="1'"),
     ),
-    reject("rows are of another life", NoPhantom(TWO_LIVES), "holds k=1@1", ANEW, written(K1, at=1, mark="1'")),
+    reject(
+        "rows are of another incarnation",
+        NoPhantom(TWO_INCARNATIONS),
+        "holds k=1@1",
+        REPLACED,
+        written(K1, at=1, mark="1'"),
+    ),
     reject("a position goes back", CursorMonotone(MIRROR), "went back from 2 to 1", written(at=2), written(at=1)),
     accept("tokens grow", SingleDeliverer(), written(at=1, token=1), written(at=2, token=3)),
     reject("an older token writes", SingleDeliverer(), "token 1 after 2", written(at=1, token=2), written(at=2)),
@@ -111,12 +137,12 @@ CASES = [
     ),
     accept("windows follow each other", ReadOnce(), BOTH, ended(1, d1=Outcome.EMPTY), begun(2, 2, 3, "d1", "d2")),
     accept("after a failure it is read again", ReadOnce(), BOTH, ended(1, d1=Outcome.TRANSIENT), begun(2, 1, 3, "d1")),
-    accept("after a dropped plan, too", ReadOnce(), BOTH, PlanDropped("d1"), begun(2, 1, 3, "d1")),
-    accept("and after a crash", ReadOnce(), BOTH, ProcessEnded("crash"), begun(1, 1, 3, "d1", "d2")),
+    accept("after a dropped plan it is read again", ReadOnce(), BOTH, PlanDropped("d1"), begun(2, 1, 3, "d1")),
+    accept("after a crash it is read again", ReadOnce(), BOTH, ProcessEnded("crash"), begun(1, 1, 3, "d1", "d2")),
     reject("a window is read twice", ReadOnce(), "up to 2, and now from 1", BOTH, begun(2, 1, 3, "d1")),
-    reject("a version is passed over", ReadOnce(), "up to 2, and now from 3", BOTH, begun(2, 3, 4, "d1")),
+    reject("a version is skipped", ReadOnce(), "up to 2, and now from 3", BOTH, begun(2, 3, 4, "d1")),
     reject(
-        "the failure of another is no reason",
+        "the failure of another destination drops no plan",
         ReadOnce(),
         "d2",
         BOTH,
@@ -157,13 +183,13 @@ def test_every_monitor_accepts_something_and_rejects_something() -> None:
     ("rows", "version", "resting"),
     [((K1,), 1, True), ((K1,), 2, False), ((K1, L2), 2, True), ((K1, L2), 3, False), ((L2,), 3, True)],
 )
-def test_a_mirror_rests_when_it_is_its_part_of_the_newest_version(rows: Rows, version: int, resting: bool) -> None:
+def test_a_mirror_rests_when_it_holds_its_part_of_the_newest_version(rows: Rows, version: int, resting: bool) -> None:
     monitor: Monitor = EventualConsistency(MIRROR, {"d1": ()})
     state = watched(monitor, by("a", SourceMoved(version, 1), written(*rows, at=1)))
     assert (monitor.hot(state) == "") is resting
 
 
-def test_append_rests_with_rows_that_the_source_has_no_more() -> None:
+def test_append_mode_rests_with_rows_that_the_source_deleted() -> None:
     monitor: Monitor = EventualConsistency(APPEND, {"d1": ()})
     assert monitor.hot(watched(monitor, by("a", SourceMoved(4, 1), written(K1, L2, at=4)))) == ""
     assert monitor.hot(watched(monitor, by("a", SourceMoved(2, 1), written(K1, at=2)))) != ""
@@ -173,19 +199,19 @@ def test_append_rests_with_rows_that_the_source_has_no_more() -> None:
 
 
 def test_the_edits_of_a_window_are_the_net_difference_of_its_ends() -> None:
-    assert PAST.edits((1,), Span(1, 2)) == (Edit("l", L2),)
-    assert PAST.edits((1,), Span(1, 3)) == (Edit("k", None), Edit("l", L2))
-    assert PAST.edits((2,), Span(1, 3)) == (Edit("k", K3),)
-    assert PAST.edits((1,), Span(1, 4)) == (Edit("k", None),)
+    assert SCRIPT.edits((1,), Span(1, 2)) == (Edit("l", L2),)
+    assert SCRIPT.edits((1,), Span(1, 3)) == (Edit("k", None), Edit("l", L2))
+    assert SCRIPT.edits((2,), Span(1, 3)) == (Edit("k", K3),)
+    assert SCRIPT.edits((1,), Span(1, 4)) == (Edit("k", None),)
     updated = source_script((Change("k", 1),), (Change("k", 1),))
     assert updated.edits((1,), Span(1, 2)) == (Edit("k", Row("k", 1, 2), replaces=True),)
 
 
-def test_a_window_that_crosses_a_stop_shows_no_removals_but_one_that_ends_there_does() -> None:
-    past = PAST._replace(stops=(3,))
-    assert past.edits((1,), Span(1, 4)) == ()
-    assert past.edits((1,), Span(1, 3)) == (Edit("k", None), Edit("l", L2))
-    assert past.edits((1,), Span(3, 4)) == (Edit("l", None),)
+def test_a_window_misses_removals_if_it_crosses_a_stop_but_not_if_it_ends_there() -> None:
+    script = SCRIPT._replace(stops=(3,))
+    assert script.edits((1,), Span(1, 4)) == ()
+    assert script.edits((1,), Span(1, 3)) == (Edit("k", None), Edit("l", L2))
+    assert script.edits((1,), Span(3, 4)) == (Edit("l", None),)
 
 
 CHANGES = [Change(key, tenant) for key in "kl" for tenant in (0, 1, 2)]
@@ -193,14 +219,14 @@ CHANGES = [Change(key, tenant) for key in "kl" for tenant in (0, 1, 2)]
 
 @pytest.mark.parametrize("append", [False, True], ids=["mirror", "append"])
 def test_every_short_script_is_delivered_whatever_the_moment_of_a_crash(append: bool) -> None:
-    """Two versions after the first, with one change in each; one destination, to which one of the tenants belongs."""
+    """Two versions after the first, with one change each; one destination with one of the tenants."""
     states = 0
     for one, other in product(CHANGES, CHANGES):
-        past = source_script((Change("k", 1),), (one,), (other,))
+        script = source_script((Change("k", 1),), (one,), (other,))
         faults = Faults(crash=1, restart=1)
-        checked = scenario("short", "", past, planned=PLANNED[:1], append=append, faults=faults, crashable="a")
+        checked = scenario("short", "", script, planned=PLANNED[:1], append=append, faults=faults, crashable="a")
         report = check_exhaustively(checked, SearchBounds(), lambda text: None)
-        assert report.violations == (), past.versions
+        assert report.violations == (), script.versions
         assert report.complete
         states += report.states
     assert states > 10_000

@@ -1,4 +1,4 @@
-"""The HTML page of a counterexample, as text. What a browser makes of it is in tests/browser."""
+"""The HTML page of a counterexample as text. tests/browser covers how a browser shows it."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_a_process_that_is_down_has_a_dotted_life_line(page: str) -> None:
     assert len(down) == sum(not process.up for state in STATES for process in state.processes) > 0
 
 
-def test_the_replay_command_is_offered_only_when_there_is_one(page: str) -> None:
+def test_the_page_shows_the_replay_command_only_if_there_is_one(page: str) -> None:
     assert REPLAY in page
     assert 'id="copy"' not in render("t", FINDING, STEPS, STATES)
 
 
-def test_a_run_of_no_steps_can_be_shown() -> None:
+def test_a_run_without_steps_is_rendered() -> None:
     assert "initial state" in render("t", FINDING, [], STATES[:1])
 
 
@@ -98,7 +98,7 @@ def test_steps_that_are_not_numbered_from_1_are_refused() -> None:
         render("t", FINDING, STEPS[1:], STATES[1:])
 
 
-def test_a_process_that_is_down_at_first_is_headed_by_the_roles_that_it_has_later() -> None:
+def test_a_process_that_is_down_at_first_shows_its_later_roles() -> None:
     first = replace(STATES[0], processes=tuple(replace(each, up=False, roles=()) for each in STATES[0].processes))
     page = render("t", FINDING, STEPS, [first, *STATES[1:]])
     assert "q<small>sequencer</small>" in page
@@ -131,7 +131,7 @@ def arrows(
     return trace_arrows(steps, [StateView((), first, (), ()), *[StateView((), last, (), ())] * len(steps)])
 
 
-def test_reordered_messages_each_go_from_their_own_send_to_their_own_delivery() -> None:
+def test_reordered_messages_have_arrows_from_their_send_to_their_delivery() -> None:
     one, two = message(1), message(2)
     steps = [
         step(1, "operate", None, one),
@@ -142,11 +142,11 @@ def test_reordered_messages_each_go_from_their_own_send_to_their_own_delivery() 
     assert arrows(steps) == [Arrow(two, 2, 3, MessageFate.ARRIVED), Arrow(one, 1, 4, MessageFate.ARRIVED)]
 
 
-def test_a_message_of_the_initial_state_comes_from_step_0_and_a_lost_one_ends_where_it_was_lost() -> None:
+def test_a_message_of_the_initial_state_comes_from_step_0_and_a_lost_one_ends_at_its_loss() -> None:
     assert arrows([step(1, "lose", message(1))], first=(message(1),)) == [Arrow(message(1), 0, 1, MessageFate.LOST)]
 
 
-def test_a_message_sent_again_while_in_flight_is_one_arrow_and_after_its_delivery_another() -> None:
+def test_a_message_sent_again_in_flight_is_one_arrow_and_after_its_delivery_another() -> None:
     one = message(1)
     steps = [
         step(1, "operate", None, one),
@@ -157,7 +157,7 @@ def test_a_message_sent_again_while_in_flight_is_one_arrow_and_after_its_deliver
     assert arrows(steps) == [Arrow(one, 1, 3, MessageFate.ARRIVED), Arrow(one, 3, 4, MessageFate.ARRIVED)]
 
 
-def test_two_copies_in_flight_are_two_arrows_and_one_that_is_given_up_is_lost() -> None:
+def test_two_copies_in_flight_are_two_arrows_and_a_dropped_one_is_lost() -> None:
     one = message(1)
     nothing, single, double = (StateView((), (one,) * copies, (), ()) for copies in range(3))
     steps = [
@@ -177,6 +177,6 @@ def test_a_doubled_message_arrives_twice_from_one_send() -> None:
     assert arrows(steps[:2], last=(one,)) == [Arrow(one, 1, 2, MessageFate.DOUBLED)]
 
 
-def test_what_never_arrived_is_in_flight_or_was_dropped() -> None:
+def test_a_message_that_never_arrives_is_in_flight_or_dropped() -> None:
     steps = [step(1, "operate", None, message(1), message(2))]
     assert [arrow.fate for arrow in arrows(steps, last=(message(1),))] == [MessageFate.PENDING, MessageFate.DROPPED]

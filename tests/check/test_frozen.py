@@ -1,4 +1,4 @@
-"""How values of roles are compared, copied, renamed and written."""
+"""How values of roles are compared, copied, renamed and printed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_dicts_filled_in_different_orders_are_different() -> None:
     assert freeze({1, 2}) == freeze({2, 1})
 
 
-def test_a_copy_shares_nothing_that_can_change() -> None:
+def test_a_copy_shares_no_mutable_object() -> None:
     box = Box([1], {"a": {1}}, Slotted([2]))
     copy = clone(box)
     assert freeze(copy) == freeze(box)
@@ -64,7 +64,7 @@ def test_a_copy_shares_nothing_that_can_change() -> None:
     assert freeze(box) == freeze(Box([1], {"a": {1}}, Slotted([2])))
 
 
-def test_an_object_that_is_reached_twice_stays_one_object() -> None:
+def test_an_object_that_is_referenced_twice_is_one_object_in_the_copy() -> None:
     shared = [1]
     copy = clone(Box(shared, {}, Slotted(shared)))
     copy.items.append(2)
@@ -90,6 +90,6 @@ def test_text_is_one_line_and_sorts_sets() -> None:
     )
 
 
-def test_what_cannot_be_compared_is_refused_by_name() -> None:
+def test_a_value_that_cannot_be_compared_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="may not hold a generator"):
         freeze(each for each in (1,))

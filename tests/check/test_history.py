@@ -1,4 +1,4 @@
-"""Histories of clients: what is accepted, and for each rule what must be rejected."""
+"""Histories of clients: an accepted one, and for each rule some that are rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG = "orders"
 
 
 class Clients:
-    """Clients on one machine, whose clock goes on by one with each line."""
+    """Clients on one machine, whose clock advances by one with each line."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -84,14 +84,14 @@ def a_good_run(on: Clients) -> None:
     on.final(2, "x2", JUNK, "z1", "x3")
 
 
-def test_a_good_history_passes_with_everything_counted(clients: Clients) -> None:
+def test_a_correct_history_passes_with_its_counts(clients: Clients) -> None:
     a_good_run(clients)
     verdict = clients.verdict()
     assert verdict.broken == ()
     assert (verdict.log, verdict.operations, verdict.acknowledged, verdict.final) == (LOG, 12, 3, True)
 
 
-def lost_in_the_end(on: Clients) -> None:
+def lost_at_the_end(on: Clients) -> None:
     on.appended("x", 1, "x1")
     on.final(1, JUNK)
 
@@ -131,7 +131,7 @@ def a_refused_entry_that_is_there(on: Clients) -> None:
     on.read("r", 1, "x1")
 
 
-def an_entry_that_nobody_appended(on: Clients) -> None:
+def an_entry_that_was_not_appended(on: Clients) -> None:
     on.read("r", 1, "x1")
 
 
@@ -196,7 +196,7 @@ def a_subscription_that_misses_its_start(on: Clients) -> None:
     on["r"].got(number, 2, ["x2"])
 
 
-def trimmed_by_nobody(on: Clients) -> None:
+def trimmed_without_a_request(on: Clients) -> None:
     on.appended("x", 1, "x1", "x2")
     on.trimmed("y", 1)
     on.read("r", 2, TRIMMED)
@@ -209,15 +209,15 @@ def trimmed_although_that_was_refused(on: Clients) -> None:
     on.read("r", 1, TRIMMED)
 
 
-def a_hole_in_the_end(on: Clients) -> None:
+def an_unwritten_position_at_the_end(on: Clients) -> None:
     on.final(1, JUNK, UNWRITTEN, JUNK)
 
 
-def a_loss_in_the_end(on: Clients) -> None:
+def a_lost_position_at_the_end(on: Clients) -> None:
     on.final(1, JUNK, LOST)
 
 
-def a_position_left_out_in_the_end(on: Clients) -> None:
+def a_missing_position_at_the_end(on: Clients) -> None:
     number = on["judge"].final()
     on["judge"].got(number, 1, [JUNK])
     on["judge"].got(number, 3, [JUNK])
@@ -232,10 +232,10 @@ def a_tail_above_the_last_one(on: Clients) -> None:
 
 
 PLANTED: dict[str, tuple[Callable[[Clients], None], ...]] = {
-    "H1": (two_values_for_readers, junk_after_an_acknowledgement, two_acknowledged_at_one_position, lost_in_the_end),
+    "H1": (two_values_for_readers, junk_after_an_acknowledgement, two_acknowledged_at_one_position, lost_at_the_end),
     "H2": (an_entry_twice,),
     "H3": (a_refused_entry_that_is_there,),
-    "H4": (an_entry_that_nobody_appended, an_entry_read_before_its_append_began),
+    "H4": (an_entry_that_was_not_appended, an_entry_read_before_its_append_began),
     "H5": (
         a_later_append_below_an_earlier_one,
         an_append_inside_an_earlier_batch,
@@ -248,13 +248,13 @@ PLANTED: dict[str, tuple[Callable[[Clients], None], ...]] = {
         a_subscription_that_misses_an_entry,
         a_subscription_that_misses_its_start,
     ),
-    "H8": (trimmed_by_nobody, trimmed_although_that_was_refused),
+    "H8": (trimmed_without_a_request, trimmed_although_that_was_refused),
     "H9": (
-        lost_in_the_end,
+        lost_at_the_end,
         lost_at_the_tail,
-        a_hole_in_the_end,
-        a_loss_in_the_end,
-        a_position_left_out_in_the_end,
+        an_unwritten_position_at_the_end,
+        a_lost_position_at_the_end,
+        a_missing_position_at_the_end,
         a_tail_above_the_last_one,
     ),
 }
@@ -269,7 +269,7 @@ def test_a_history_is_rejected_that_has(rule: str, plant: Callable[[Clients], No
     assert rule in {each.rule for each in clients.verdict().broken}
 
 
-def test_what_runs_at_the_same_time_comes_in_any_order(clients: Clients) -> None:
+def test_concurrent_operations_may_have_any_order(clients: Clients) -> None:
     one, other = clients["x"].append(["x1"]), clients["y"].append(["y1"])
     tail = clients["z"].tail()
     clients["y"].end(other, glsn=2)
@@ -279,7 +279,7 @@ def test_what_runs_at_the_same_time_comes_in_any_order(clients: Clients) -> None
     assert clients.verdict().broken == ()
 
 
-def test_a_history_without_a_final_reading_says_so(clients: Clients) -> None:
+def test_the_verdict_on_a_history_without_a_final_reading_shows_that(clients: Clients) -> None:
     clients.appended("x", 1, "x1")
     assert not clients.verdict().final
 
@@ -297,7 +297,7 @@ def test_each_log_is_judged_alone(tmp_path: Path) -> None:
     assert [(each.log, each.broken) for each in judge_histories(tmp_path)] == [("bills", ()), ("orders", ())]
 
 
-def test_a_line_cut_by_a_kill_is_left_out(clients: Clients) -> None:
+def test_a_line_cut_by_a_kill_is_skipped(clients: Clients) -> None:
     a_good_run(clients)
     with (clients.directory / f"z-{LOG}.history").open("ab") as file:
         file.write(b'{"at":99,"be')
@@ -307,7 +307,7 @@ def test_a_line_cut_by_a_kill_is_left_out(clients: Clients) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([], "no \\*.history file"),
+        ([], "no \\*.history files"),
         (["noise"], "line 1: JSON is malformed"),
         (['{"format":"x","version":1,"client":"x","log":"l"}'], "line 1: not a history"),
         (['{"format":"trunkline-history","version":1,"client":"x","log":"l"}', '{"at":1}'], "line 2: expected one of"),
@@ -315,7 +315,7 @@ def test_a_line_cut_by_a_kill_is_left_out(clients: Clients) -> None:
         (['{"format":"trunkline-history","version":1,"client":"x","log":"l"}', '{"at":1,"x":3}'], "unknown field `x`"),
     ],
 )
-def test_a_history_that_cannot_be_understood_is_refused(lines: list[str], words: str, tmp_path: Path) -> None:
+def test_an_invalid_history_is_refused(lines: list[str], words: str, tmp_path: Path) -> None:
     if lines:
         (tmp_path / "x.history").write_text("".join(f"{line}\n" for line in lines))
     with pytest.raises(HistoryError, match=words):

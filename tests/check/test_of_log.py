@@ -1,4 +1,4 @@
-"""Two logs in one world: each is judged by monitors of its own, which hear nothing of the other."""
+"""Two logs in one world: each is judged by its own monitors, which do not observe the other."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def test_a_result_belongs_to_the_log_of_its_operation() -> None:
         watched(OfLog("other", RealTimeOrder()), [*history, *by("x", append(3, "other"), Completed(3, Appended(4)))])
 
 
-def test_one_number_for_operations_of_two_logs_at_once_is_a_mistake() -> None:
+def test_an_operation_number_shared_by_two_logs_is_a_violation() -> None:
     with pytest.raises(Violation, match="number operations across logs"):
         watched(OfLog("one", RealTimeOrder()), by("x", append(1, "one"), append(1, "other")))
 
 
-def test_a_process_that_ends_is_told_to_all_logs() -> None:
+def test_monitors_of_all_logs_observe_the_end_of_a_process() -> None:
     monitor: Monitor = OfLog("one", Progress())
     history = by("x", append(1, "one"))
     assert monitor.hot(watched(monitor, history)) == "one: not complete: operation 1 of x"
     assert monitor.hot(watched(monitor, [*history, *by("x", ProcessEnded("crash"))])) == ""
 
 
-def test_projections_of_another_log_are_not_heard() -> None:
+def test_projections_of_another_log_are_not_observed() -> None:
     for monitor in of_each((ONE, OTHER)):
         assert (
             monitor.observe(monitor.initial(), *announced(Projected(replace(FIRST, log="third")))) == monitor.initial()

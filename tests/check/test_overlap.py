@@ -1,4 +1,4 @@
-"""What a scenario may let happen at once: timers beside messages, copies, messages given up, operations in an order."""
+"""Options of scenarios: free timers, copies of messages, drops, and operations that wait for others."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ticking(**options: object) -> Scenario:
 # Free timers
 
 
-def test_a_free_timer_fires_beside_messages_in_flight_and_costs_no_early_timer() -> None:
+def test_a_free_timer_fires_while_messages_are_in_flight_and_costs_no_early_timer() -> None:
     world = World(ticking(free_timers=(FreeTimer("b", "main", "tick"),)))
     assert "free_timer b.main tick" in enabled(world, world.initial())
     assert stories(world) == {
@@ -68,7 +68,7 @@ def test_a_free_timer_fires_beside_messages_in_flight_and_costs_no_early_timer()
     }
 
 
-def test_a_timer_that_no_pattern_names_waits() -> None:
+def test_a_timer_that_matches_no_pattern_waits() -> None:
     world = World(ticking(free_timers=(FreeTimer("b", "main", "to*"), FreeTimer("a"))))
     assert stories(world) == {"('b saw 1', 'b saw 2', 'b saw 9')"}
 
@@ -81,7 +81,7 @@ def test_a_free_timer_is_free_as_often_as_its_count() -> None:
     assert run(world, "free_timer b.main tick") != run(world, "free_timer b.main tick", "free_timer b.main tick")
 
 
-def test_where_nothing_else_can_happen_a_free_timer_is_a_timer_and_its_count_stays() -> None:
+def test_a_free_timer_costs_nothing_when_nothing_else_can_happen() -> None:
     world = World(ticking(free_timers=(FreeTimer("b"),)))
     idle = run(world, "deliver a.main>b.main Note(value=1)", "deliver a.main>b.main Note(value=2)")
     assert enabled(world, idle) == ["timer b.main tick"]
@@ -91,7 +91,7 @@ def test_where_nothing_else_can_happen_a_free_timer_is_a_timer_and_its_count_sta
     assert dict(world.describe(fired).budgets) == {"free timers": "1"}
 
 
-def test_what_is_left_of_a_count_is_part_of_a_state() -> None:
+def test_the_remaining_count_is_part_of_a_state() -> None:
     """Two states that differ in nothing else are two, or a search would cut short what the second can still do."""
 
     class Silent(Restless):
@@ -123,7 +123,7 @@ def test_a_process_may_crash_inside_the_step_of_a_free_timer() -> None:
     assert dict(world.describe(crashed).budgets) == {}
 
 
-def test_free_timers_are_over_when_faults_are() -> None:
+def test_free_timers_end_with_the_faults() -> None:
     world = World(ticking(free_timers=(FreeTimer("b"),)))
     healed = world.heal_state(world.initial())
     assert enabled(world, healed) == ["deliver a.main>b.main Note(value=1)"]
@@ -172,7 +172,7 @@ def test_an_operation_begins_only_after_the_one_that_it_waits_for_has_ended() ->
     assert all("b ended 1" in story for story in found)
 
 
-def test_an_operation_may_wait_for_several() -> None:
+def test_an_operation_may_wait_for_several_others() -> None:
     world = World(
         scenario(
             process("a", Worker, 1), process("c", Worker, 1), waiting("b", OperationEnd("a", 1), OperationEnd("c", 1))
@@ -182,18 +182,18 @@ def test_an_operation_may_wait_for_several() -> None:
         assert max(story.index("a ended 1"), story.index("c ended 1")) < story.index("b began 1")
 
 
-def test_an_operation_whose_condition_never_comes_never_begins() -> None:
+def test_an_operation_that_waits_forever_never_begins() -> None:
     world = World(scenario(process("a", Worker, 1), waiting("b", OperationEnd("a", 2))))
     assert stories(world) == {"('a began 1', 'a ended 1')"}
 
 
 def test_an_operation_that_waits_begins_in_the_fair_phase_as_well() -> None:
-    story = Story(rest=lambda told: "b ended 1" in told)
+    story = Story(rest=lambda story: "b ended 1" in story)
     world = World(scenario(process("a", Worker, 1), waiting("b", OperationEnd("a", 1)), monitors=(story,)))
     assert Healer(world).heal(world.initial(), 20).finding is None
 
 
-def test_a_process_that_is_unknown_cannot_be_waited_for() -> None:
+def test_an_operation_cannot_wait_for_an_unknown_process() -> None:
     with pytest.raises(ValueError, match="no such process: z"):
         World(scenario(process("a", Worker, 1), waiting("b", OperationEnd("z", 1))))
 
@@ -213,7 +213,7 @@ def test_two_identical_messages_are_both_delivered(*, fifo: bool) -> None:
     assert stories(world) == {"('b saw 1', 'b saw 1')"}
 
 
-def test_no_more_copies_are_in_flight_than_the_scenario_says() -> None:
+def test_no_more_copies_are_in_flight_than_the_scenario_allows() -> None:
     class Thrice(Sender):
         def on_start(self) -> Effects:
             return [Send(main("b"), Note(1))] * 3
@@ -223,31 +223,31 @@ def test_no_more_copies_are_in_flight_than_the_scenario_says() -> None:
     }
 
 
-def test_a_copy_may_be_lost_alone() -> None:
+def test_one_copy_may_be_lost_alone() -> None:
     world = World(scenario(process("a", Stutterer), process("b", Reporter), copies=2, faults=Faults(loss=1)))
     assert stories(world) == {"('b saw 1', 'b saw 1')", "('b saw 1',)"}
 
 
-def test_a_sender_gives_up_messages_of_the_named_kind_alone_and_as_often_as_it_says() -> None:
+def test_a_host_drops_only_messages_that_match_and_only_as_often_as_allowed() -> None:
     world = World(pair(fifo=True, drops=(MessageDrop("a", "b", "Note"),)))
     assert stories(world) == {"('b saw 1', 'b saw 2')", "('b saw 1',)", "('b saw 2',)"}
     assert stories(World(pair(fifo=True, drops=(MessageDrop("a", "b", "Other"),)))) == {"('b saw 1', 'b saw 2')"}
     assert stories(World(pair(fifo=True, drops=(MessageDrop("b", "a"),)))) == {"('b saw 1', 'b saw 2')"}
 
 
-def test_giving_up_is_over_when_faults_are() -> None:
+def test_drops_end_with_the_faults() -> None:
     world = World(pair(drops=(MessageDrop("a", "b", count=2),)))
     healed = world.heal_state(world.initial())
     assert not [line for line in enabled(world, healed) if line.startswith("drop")]
 
 
 @pytest.mark.parametrize("options", [{"drops": (MessageDrop("a", "z"),)}, {"free_timers": (FreeTimer("z*"),)}])
-def test_a_pattern_that_no_process_has_is_refused(options: dict[str, object]) -> None:
+def test_a_pattern_that_matches_no_process_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="no process matches z"):
         World(pair(**options))
 
 
-def test_a_count_of_nothing_is_refused() -> None:
+def test_a_count_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="counts must be 1 or more"):
         World(pair(drops=(MessageDrop("a", "b", count=0),)))
 
@@ -255,7 +255,7 @@ def test_a_count_of_nothing_is_refused() -> None:
 # Files and shrinking
 
 
-def test_such_a_run_is_replayed_from_its_file_and_shrunk() -> None:
+def test_such_a_run_is_shrunk_and_replayed_from_its_file() -> None:
     toy = replace(
         scenario(process("a", Stutterer), process("b", Ticker), waiting("c"), monitors=(Never("b saw 9"),)),
         free_timers=(FreeTimer("b"),),

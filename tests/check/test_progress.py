@@ -1,4 +1,4 @@
-"""When the log may rest: every reason for which the monitor of progress may not, and what ends it."""
+"""The monitor of progress: every reason that keeps it hot, and what ends it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RESTING = [
         FOLLOWING + TWO_COMMITTED + by("r", PositionsSkipped(LOG, 1, 3, Reason.TRIMMED)),
     ),
     Case("a reader behind the tail ended", Progress(), FOLLOWING + TWO_COMMITTED + by("r", ProcessEnded("crash"))),
-    Case("nobody finishes segments here", Progress(), projected(ENDED)),
+    Case("there is no coordinator", Progress(), projected(ENDED)),
     Case("an ended segment is finished", Progress(finishing=True), projected(ENDED) + ALL_FINAL + projected(REPAIRED)),
     Case("an open segment needs no finishing", Progress(finishing=True), projected(FIRST)),
     Case(
@@ -77,7 +77,7 @@ RESTING = [
         Progress(finishing=True),
         projected(REPAIRED) + announced(finalized(A), finalized(B), recovered(C, end=4)),
     ),
-    Case("a stream that was never made left", Progress(tidy=True), projected(REPAIRED, NARROW)),
+    Case("a stream that never existed left", Progress(tidy=True), projected(REPAIRED, NARROW)),
     Case(
         "a stream that left was dropped",
         Progress(tidy=True),
@@ -93,7 +93,7 @@ WAITING = [
         f"not finished: drop of {C}",
     ),
     Case(
-        "a stream is made after it left",
+        "a stream is created after it left",
         Progress(tidy=True),
         projected(REPAIRED, NARROW) + announced(finalized(C)),
         f"not finished: drop of {C}",
@@ -105,7 +105,7 @@ WAITING = [
     Case("another's operation ended", Progress(), by("x", append(1, 7)) + by("y", Completed(1, Appended(1))), "1 of x"),
     Case("another process ended", Progress(), by("x", append(1, 7)) + by("y", ProcessEnded("crash")), "1 of x"),
     Case(
-        "a bounded subscription goes on",
+        "a bounded subscription continues",
         Progress(),
         by("r", Invoked(1, SubscribeRequested(1, LOG, 1, until=2))),
         "operation 1 of r",

@@ -1,4 +1,4 @@
-"""Random schedules: one seed is one run, bugs are found, correct code is left alone, healing is fair."""
+"""Random schedules: one seed is one run, bugs are found, correct code survives, the fair phase is fair."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_correct_code_survives_every_strategy(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", RANDOM)
-def test_an_answer_before_the_disk_is_found_by_every_strategy(strategy: Strategy) -> None:
+def test_every_strategy_finds_an_answer_that_precedes_its_write(strategy: Strategy) -> None:
     with careless():
         found = search(World(put_scenario()), 2000, 0, strategy)
     assert found.walk is not None
@@ -62,7 +62,7 @@ def test_an_answer_before_the_disk_is_found_by_every_strategy(strategy: Strategy
 
 
 @pytest.mark.parametrize("strategy", RANDOM)
-def test_a_request_never_sent_again_is_found_by_the_fair_phase(strategy: Strategy) -> None:
+def test_the_fair_phase_finds_a_request_that_is_never_repeated(strategy: Strategy) -> None:
     with impatient():
         found = search(World(put_scenario()), 500, 0, strategy)
     assert found.walk is not None
@@ -72,7 +72,7 @@ def test_a_request_never_sent_again_is_found_by_the_fair_phase(strategy: Strateg
     assert "wait for their answer" in found.walk.finding.text
 
 
-def test_a_step_that_breaks_a_property_is_taken_wherever_it_is_enabled() -> None:
+def test_a_step_that_violates_a_property_is_taken_whenever_it_is_enabled() -> None:
     with careless():
         world = World(put_scenario())
         walks = [walk(world, seed, "random") for seed in range(300)]
@@ -95,7 +95,7 @@ def test_the_fair_phase_restarts_a_process_that_has_no_restart_left() -> None:
     assert next(world.action(each).text() for each in healing.action_ids) == "restart k"
 
 
-def test_the_fair_phase_accuses_a_process_that_stays_down_and_is_needed() -> None:
+def test_the_fair_phase_reports_a_needed_process_that_stays_down() -> None:
     world = World(replace(put_scenario(), stays_down=("k",)))
     crash = next(each for each in world.expand(world.initial()) if world.action(each[0]).text() == "crash k")
     healing = Healer(world).heal(crash[1], 100)
@@ -103,7 +103,7 @@ def test_the_fair_phase_accuses_a_process_that_stays_down_and_is_needed() -> Non
     assert healing.finding.text.startswith("not reached within 100 fair steps")
 
 
-def test_the_fair_phase_takes_no_fault_and_serves_every_caller() -> None:
+def test_the_fair_phase_has_no_faults_and_serves_every_caller() -> None:
     world = World(put_scenario(2, 3))
     healing = Healer(world).heal(world.initial(), 200)
     assert healing.finding is None
@@ -143,7 +143,9 @@ def test_the_fair_phase_tries_every_option_of_a_choice() -> None:
     ]
 
 
-def test_worlds_that_remember_too_much_begin_anew_and_nothing_else_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worlds_are_discarded_when_they_hold_too_many_steps_with_the_same_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     usual = search(World(put_scenario()), 60, 0, "swarm")
     monkeypatch.setattr(random_search, "STEPS_KEPT_MAX", 10)
     renewed = search(World(put_scenario()), 60, 0, "swarm")
@@ -152,7 +154,7 @@ def test_worlds_that_remember_too_much_begin_anew_and_nothing_else_changes(monke
     assert not renewed.exact
 
 
-def test_a_mix_only_takes_faults_away() -> None:
+def test_a_mix_only_removes_faults() -> None:
     scenario = put_scenario()
     mixes = [draw_mix(scenario, Random(seed)) for seed in range(50)]
     assert {mix.fifo for mix in mixes} == {True, False}

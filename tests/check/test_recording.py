@@ -1,4 +1,4 @@
-"""Recordings of running processes: read back in one order, and judged by the monitors that judge searches."""
+"""Recordings of processes: merged into one order, and judged by the monitors that judge searches."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def verdict_of(directory: Path, history: Iterable[ObservedEvent]) -> RecordingVe
     return judged(directory)
 
 
-def accused(directory: Path, history: Iterable[ObservedEvent]) -> tuple[str, str]:
-    """Which monitor objected, and in which file."""
+def reported(directory: Path, history: Iterable[ObservedEvent]) -> tuple[str, str]:
+    """The monitor that reports a violation, and the file of the event."""
     (log,) = verdict_of(directory, history).logs
     if log.finding is None or log.place is None:
         return "", ""
     return log.finding.monitor, log.place.file
 
 
-def test_a_good_recording_passes_with_everything_counted(tmp_path: Path) -> None:
+def test_a_correct_recording_passes_with_its_counts(tmp_path: Path) -> None:
     write_recording(tmp_path, BUSY, stopped=("meta", "a", "b", "c"))
     verdict = judged(tmp_path)
     (log,) = verdict.logs
@@ -76,7 +76,7 @@ def test_a_good_recording_passes_with_everything_counted(tmp_path: Path) -> None
 
 
 def _without(kind: type[Event], process: str, history: Sequence[ObservedEvent] = BUSY) -> list[ObservedEvent]:
-    """Leave out the tenth event of this kind that a process told."""
+    """Leave out the tenth event of this kind of a process."""
     found = [each for each in history if isinstance(each.event, kind) and each.process == process]
     return [each for each in history if each is not found[9]]
 
@@ -86,14 +86,14 @@ BAD_END = apply(FIRST, EndSegment(0, 101, FIRST.last.groups, NEXT))
 
 PLANTED = {
     "a member acknowledges before it has the frame": (_without(FrameStored, "b"), "CommitDurability", "w-1.trace"),
-    "a reader is given what nobody stored": (
+    "a reader returns what no member stored": (
         [*BUSY, ObservedEvent("r", "reader:1", read(data(4_001, 5)))],
         "ReadCommitted",
         "r-1.trace",
     ),
     "a reader misses a batch": (_without(EntriesRead, "r"), "Completeness", "r-1.trace"),
     "a reader goes back": ([*BUSY, BUSY[-1]], "Completeness", "r-1.trace"),
-    "a reader is given another value": (
+    "a reader returns another value": (
         [*BUSY, *stored(ALIEN, A, B, C), ObservedEvent("q", "reader:1", read(ALIEN))],
         "TotalOrder",
         "q-1.trace",
@@ -127,16 +127,16 @@ PLANTED = {
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_recording_is_rejected_in_which(bug: str, tmp_path: Path) -> None:
     history, monitor, file = PLANTED[bug]
-    assert accused(tmp_path, history) == (monitor, file)
+    assert reported(tmp_path, history) == (monitor, file)
 
 
-def test_two_readers_of_one_process_are_told_apart(tmp_path: Path) -> None:
-    assert accused(tmp_path, BUSY) == ("", "")
+def test_two_readers_of_one_process_are_distinguished(tmp_path: Path) -> None:
+    assert reported(tmp_path, BUSY) == ("", "")
     as_one = [replace(each, role="reader:1") if isinstance(each.event, EntriesRead) else each for each in BUSY]
-    assert accused(tmp_path, as_one) == ("Completeness", "r-1.trace")
+    assert reported(tmp_path, as_one) == ("Completeness", "r-1.trace")
 
 
-def test_a_role_that_read_one_position_is_forgotten_when_it_is_done(tmp_path: Path) -> None:
+def test_a_reader_is_forgotten_when_its_operation_ends(tmp_path: Path) -> None:
     once = client(
         Invoked(1, SubscribeRequested(1, LOG, 1, until=1)),
         read(data(1, 7)),
@@ -144,11 +144,11 @@ def test_a_role_that_read_one_position_is_forgotten_when_it_is_done(tmp_path: Pa
         read(data(1, 7)),
         role="reader:1",
     )
-    assert accused(tmp_path, [CREATED, *stored(data(1, 7), A, B, C), *once]) == ("", "")
-    assert accused(tmp_path, [CREATED, *stored(data(1, 7), A, B, C), *once[:2], once[3]])[0] == "Completeness"
+    assert reported(tmp_path, [CREATED, *stored(data(1, 7), A, B, C), *once]) == ("", "")
+    assert reported(tmp_path, [CREATED, *stored(data(1, 7), A, B, C), *once[:2], once[3]])[0] == "Completeness"
 
 
-def test_two_roles_of_one_process_number_their_operations_alike(tmp_path: Path) -> None:
+def test_two_roles_of_one_process_may_use_the_same_operation_numbers(tmp_path: Path) -> None:
     history = [
         CREATED,
         *client(append(1, 7)),
@@ -156,10 +156,10 @@ def test_two_roles_of_one_process_number_their_operations_alike(tmp_path: Path) 
         *stored(data(1, 7), A, B, C),
         *client(committed(data(1, 7)), Completed(1, Appended(1))),
     ]
-    assert accused(tmp_path, history) == ("", "")
+    assert reported(tmp_path, history) == ("", "")
 
 
-def test_a_killed_client_leaves_its_operations_open_and_begins_to_count_anew(tmp_path: Path) -> None:
+def test_a_killed_client_leaves_its_operations_open_and_restarts_their_numbers(tmp_path: Path) -> None:
     history = [
         CREATED,
         *client(append(1, 7)),
@@ -169,30 +169,30 @@ def test_a_killed_client_leaves_its_operations_open_and_begins_to_count_anew(tmp
         *client(committed(data(2, 8)), Completed(1, Appended(2))),
         *client(read(data(1, 7)), read(data(2, 8)), role="reader:1", process="r"),
     ]
-    assert accused(tmp_path, history) == ("", "")
+    assert reported(tmp_path, history) == ("", "")
 
 
-def test_a_frame_whose_line_the_kill_took_is_told_by_the_node_that_starts_again(tmp_path: Path) -> None:
+def test_a_frame_whose_line_a_kill_lost_is_announced_when_the_node_restarts(tmp_path: Path) -> None:
     frame = data(1, 7)
     before = [CREATED, *client(append(1, 7)), *stored(frame, A, B), ObservedEvent("c", "storage", recovered(C))]
     restart = [ObservedEvent("c", "", ProcessEnded("kill")), ObservedEvent("c", "storage", recovered(C, frame))]
     after = client(committed(frame), Completed(1, Appended(1)))
-    assert accused(tmp_path, [*before, *restart, *after]) == ("", "")
-    assert accused(tmp_path, [*before, *after]) == ("CommitDurability", "x-1.trace")
+    assert reported(tmp_path, [*before, *restart, *after]) == ("", "")
+    assert reported(tmp_path, [*before, *after]) == ("CommitDurability", "x-1.trace")
 
 
-def test_a_batch_may_be_appended_as_often_as_somebody_asks_and_no_oftener(tmp_path: Path) -> None:
+def test_a_batch_may_be_at_as_many_positions_as_it_was_appended(tmp_path: Path) -> None:
     frames = [data(first, 7) for first in (1, 2, 3)]
     asked = [CREATED, *client(append(1, 7), append(2, 7), append(3, 7))]
     done = [event for frame in frames for event in (*stored(frame, A, B, C), *client(committed(frame)))]
-    assert accused(tmp_path, asked + done) == ("", "")
-    assert accused(tmp_path, asked[:-1] + done) == ("NoLostAck", "x-1.trace")
+    assert reported(tmp_path, asked + done) == ("", "")
+    assert reported(tmp_path, asked[:-1] + done) == ("NoLostAck", "x-1.trace")
     refused = client(Completed(3, AppendRefused("full")))
-    assert accused(tmp_path, asked + refused + done) == ("NoLostAck", "x-1.trace")
+    assert reported(tmp_path, asked + refused + done) == ("NoLostAck", "x-1.trace")
 
 
-def test_a_projection_counts_as_told_when_somebody_acts_on_it(tmp_path: Path) -> None:
-    """The coordinator that wrote it was stopped before its line; another one told it, and the next, in time."""
+def test_a_projection_counts_as_announced_when_an_event_acts_on_it(tmp_path: Path) -> None:
+    """The coordinator that wrote it stopped before its line; another one announced it later, and the next one."""
     trimmed = apply(ENDED, RaiseTrim(3))
     settled = [event for n in (1, 2, 3) for event in (*stored(data(n, n), A, B, C), *client(committed(data(n, n))))]
     history = [
@@ -206,34 +206,34 @@ def test_a_projection_counts_as_told_when_somebody_acts_on_it(tmp_path: Path) ->
         ObservedEvent("meta", "register", Projected(ENDED)),
         ObservedEvent("meta2", "register", Projected(trimmed)),
     ]
-    assert accused(tmp_path, history) == ("", "")
+    assert reported(tmp_path, history) == ("", "")
 
 
-def test_another_projection_of_an_epoch_that_was_told_is_a_fork(tmp_path: Path) -> None:
+def test_another_projection_of_the_same_epoch_is_a_fork(tmp_path: Path) -> None:
     fork = apply(FIRST, EndSegment(0, 5, FIRST.last.groups, NEXT))
     history = [CREATED, *(ObservedEvent("meta", "register", Projected(each)) for each in (ENDED, fork))]
-    assert accused(tmp_path, history)[0] == "BoundaryWrittenOnce"
+    assert reported(tmp_path, history)[0] == "BoundaryWrittenOnce"
 
 
-def test_watching_may_begin_when_the_log_is_there_already(tmp_path: Path) -> None:
+def test_a_recording_may_begin_after_the_log_was_created(tmp_path: Path) -> None:
     later = ObservedEvent("meta", "register", Projected(apply(FIRST, RaiseTrim(3))))
-    assert accused(tmp_path, [later, *stored(data(4, 7), A, B, C), *client(committed(data(4, 7)))]) == ("", "")
+    assert reported(tmp_path, [later, *stored(data(4, 7), A, B, C), *client(committed(data(4, 7)))]) == ("", "")
 
 
 def test_each_log_is_judged_alone(tmp_path: Path) -> None:
     other = replace(FIRST, log="other")
-    told = [
+    events = [
         ObservedEvent("meta", "register", Projected(other)),
         *(replace(each, event=replace(each.event, log="other")) for each in stored(data(1, 9), A)),
         ObservedEvent("r", "reader:9", replace(read(data(1, 9)), log="other")),
     ]
-    verdict = verdict_of(tmp_path, [*BUSY[:100], *told, *BUSY[100:]])
+    verdict = verdict_of(tmp_path, [*BUSY[:100], *events, *BUSY[100:]])
     found = {log.log: log.finding.monitor if log.finding else "" for log in verdict.logs}
     assert found == {LOG: "", "other": "ReadCommitted"}
     assert verdict.violated
 
 
-def test_a_line_cut_by_a_kill_is_left_out(tmp_path: Path) -> None:
+def test_a_line_cut_by_a_kill_is_skipped(tmp_path: Path) -> None:
     write_recording(tmp_path, BUSY)
     for path in tmp_path.glob("*.trace"):
         with path.open("ab") as file:
@@ -275,14 +275,14 @@ EVENT = encode_event("n1", "storage", 9, StreamFinalized("n1", LOG, 0, A, 4))
         ),
     ],
 )
-def test_a_recording_that_cannot_be_understood_is_refused(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
+def test_an_invalid_recording_is_refused(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / f"{name}.trace").write_bytes(content)
     with pytest.raises(RecordingError, match=words):
         judged(tmp_path)
 
 
-def test_a_process_that_stopped_by_itself_says_so(tmp_path: Path) -> None:
+def test_a_file_with_an_end_line_is_not_cut(tmp_path: Path) -> None:
     (tmp_path / file_name("n1", 1)).write_bytes(HEADER + EVENT + end_line(10))
     assert judged(tmp_path).cut == 0
     (tmp_path / file_name("n1", 1)).write_bytes(HEADER + EVENT)
@@ -290,7 +290,7 @@ def test_a_process_that_stopped_by_itself_says_so(tmp_path: Path) -> None:
 
 
 def test_the_cost_of_an_event_hardly_grows_with_the_recording(tmp_path: Path) -> None:
-    """Monitors that go through all they know would take fifteen times as long for each event."""
+    """Monitors that traverse their whole state would take fifteen times as long for each event."""
     seconds: list[float] = []
     for number, batches in enumerate((200, 3_000)):
         directory = tmp_path / str(number)
@@ -302,7 +302,7 @@ def test_the_cost_of_an_event_hardly_grows_with_the_recording(tmp_path: Path) ->
     assert seconds[1] < 4 * seconds[0]
 
 
-def test_a_process_of_any_name_has_a_file_of_its_own() -> None:
+def test_a_process_of_any_name_has_its_own_file() -> None:
     assert file_name("n1", 7) == "n1-7.trace"
     for name in ("c1." + "日" * 128, "c1.a/b", "x" * 600):
         assert len(file_name(name, 2**63).encode()) < 255

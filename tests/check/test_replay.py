@@ -1,4 +1,4 @@
-"""Replays: an action file reads back to the same run, and one that does not fit is refused by its line."""
+"""Replays: an action file gives the same run again, and one that does not fit is refused by its line."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_steps_of_a_seed_have_one_line_each() -> None:
     assert all("\n" not in line for line in shown)
 
 
-def test_an_action_that_cannot_happen_is_refused_with_its_place() -> None:
+def test_an_action_that_cannot_happen_is_refused_with_its_number() -> None:
     with careless():
         violation = careless_violation()
         assert violation.file is not None
@@ -90,6 +90,6 @@ def test_a_malformed_head_is_refused(text: str, words: str) -> None:
         parse_action_file(text)
 
 
-def test_a_smaller_version_that_does_not_exist_is_refused() -> None:
+def test_an_unknown_smaller_version_is_refused() -> None:
     with pytest.raises(ActionFileError, match="no smaller version 3"):
         ActionFile("put", (), smaller=3).version_of(put_scenario())

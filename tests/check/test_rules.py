@@ -1,4 +1,4 @@
-"""Every numbered rule of every role is watched: a mutant breaks it and is found, or a sentence says why none can be."""
+"""Every numbered rule of every role has a mutant that breaks it, or a sentence that says why no monitor can tell."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_rule_has_a_mutant_or_a_sentence() -> None:
     assert missing == [], "write a mutant that breaks it, or say in UNSEEN why no monitor can see it broken"
 
 
-def test_every_mutant_says_which_rule_it_breaks() -> None:
+def test_every_mutant_names_the_rules_that_it_breaks() -> None:
     assert [each.name for each in MUTANTS if not each.breaks] == []
 
 
@@ -53,7 +53,7 @@ def test_a_row_names_the_mutants_or_the_sentence_of_a_rule() -> None:
     assert closing_line(rows) == "rules: 1 covered by mutants, 1 explained"
 
 
-def test_a_rule_that_has_neither_is_missing() -> None:
+def test_a_rule_with_neither_mutant_nor_sentence_is_missing() -> None:
     rows = table(TEXTS, (mutant("role D1"),), {})
     assert [row.name for row in rows if row.missing] == ["role D10"]
     assert closing_line(rows) == "rules: 1 covered by mutants, 0 explained, 1 MISSING"
@@ -68,6 +68,8 @@ def test_a_rule_that_has_neither_is_missing() -> None:
         ((), {"role D1": "It cannot be seen."}, "the sentence of role D1 is too short"),
     ],
 )
-def test_what_does_not_fit_the_rules_is_refused(breaks: tuple[str, ...], unseen: dict[str, str], problem: str) -> None:
+def test_mutants_and_sentences_that_do_not_match_the_rules_are_refused(
+    breaks: tuple[str, ...], unseen: dict[str, str], problem: str
+) -> None:
     with pytest.raises(RulesError, match=problem):
         table(TEXTS, (mutant(*breaks),), unseen)

@@ -1,4 +1,4 @@
-"""Worker processes: results in order, no dependence on who is quicker, no worker left behind."""
+"""Worker processes: results in order, whichever worker is faster, and no worker is left behind."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
     assert run_tasks([squared(number) for number in range(7)], jobs=3) == [0, 1, 4, 9, 16, 25, 36]
 
 
-def test_progress_is_told_with_the_place_of_the_task() -> None:
+def test_progress_is_reported_with_the_index_of_the_task() -> None:
     def task(tell: ReportProgress) -> int:
         tell("half")
         return 1
 
-    told: list[tuple[int, str]] = []
-    run_tasks([task, task], jobs=1, on_progress=lambda index, text: told.append((index, text)))
-    assert told == [(0, "half"), (1, "half")]
+    reports: list[tuple[int, str]] = []
+    run_tasks([task, task], jobs=1, on_progress=lambda index, text: reports.append((index, text)))
+    assert reports == [(0, "half"), (1, "half")]
 
 
-def test_tasks_after_one_that_is_enough_are_ended_and_those_before_it_finish() -> None:
+def test_tasks_after_one_that_is_enough_are_stopped_and_those_before_it_finish() -> None:
     begun = time.monotonic()
     finished: list[int] = []
 
@@ -64,7 +64,7 @@ def test_tasks_after_one_that_is_enough_are_ended_and_those_before_it_finish() -
     assert time.monotonic() - begun < PATIENCE_SECONDS / 2
 
 
-def test_an_earlier_task_that_is_enough_as_well_wins() -> None:
+def test_the_earliest_task_that_is_enough_wins() -> None:
     def slow(_tell: ReportProgress) -> int:
         time.sleep(0.3)
         return 100
@@ -77,6 +77,6 @@ def test_a_task_that_raises_is_reported_with_its_traceback() -> None:
         run_tasks([endless, failing], jobs=2)
 
 
-def test_a_worker_that_vanishes_is_reported() -> None:
+def test_a_worker_that_dies_is_reported() -> None:
     with pytest.raises(WorkerFailed, match="without a result"):
         run_tasks([vanishing], jobs=1)

@@ -1,4 +1,4 @@
-"""Exhaustive search: what it counts, what it finds, and that nothing but the scenario decides it."""
+"""Exhaustive search: its counts and findings, which depend on the scenario alone."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_every_state_is_counted_once() -> None:
     assert (found.distinct, found.complete) == (len(states), True)
 
 
-def test_breadth_first_finds_a_shortest_trace_that_replays() -> None:
+def test_breadth_first_finds_a_shortest_run_that_replays() -> None:
     world = World(pair(monitors=(Never("b saw 2"),), fifo=True, faults=Faults(duplicate=3, loss=1)))
     found = explore(world)
     assert found.finding is not None
@@ -107,14 +107,14 @@ def test_depth_first_sees_the_same_states() -> None:
     assert (depth.distinct, depth.transitions, depth.complete) == (breadth.distinct, breadth.transitions, True)
 
 
-def test_depth_first_finds_the_violation_too_and_its_trace_replays() -> None:
+def test_depth_first_finds_the_violation_and_its_run_replays() -> None:
     world = World(pair(monitors=(Never("b saw 2"),), faults=Faults(duplicate=3)))
     found = explore(world, order="depth")
     assert found.finding is not None
     assert world.violation(run(world, *(action.text() for action in found.actions))) == found.finding
 
 
-def test_a_bound_that_cuts_the_search_short_is_told() -> None:
+def test_a_search_that_reaches_a_limit_is_not_complete() -> None:
     whole = explore(World(polling()))
     assert whole.complete
     assert not explore(World(polling()), max_states=50).complete
@@ -123,7 +123,7 @@ def test_a_bound_that_cuts_the_search_short_is_told() -> None:
     assert explore(World(polling()), max_depth=whole.depth + 1).complete
 
 
-def test_steps_that_are_remembered_and_steps_that_are_run_again_count_the_same() -> None:
+def test_a_search_counts_the_same_with_and_without_memo() -> None:
     faults = Faults(loss=1, duplicate=1, crash=1, restart=1, early_timer=1)
     crashing = polling(faults=faults, crashable=("n1", "c"))
     worlds = [World(crashing, memo=memo) for memo in (True, False)]
@@ -151,7 +151,7 @@ def test_symmetry_halves_the_alternating_bit_protocol() -> None:
     assert explore(World(alternating_bit()), symmetry=True).distinct == 40_237
 
 
-def test_a_scenario_that_knows_processes_by_their_place_is_not_taken_as_symmetric() -> None:
+def test_a_scenario_that_depends_on_the_order_of_processes_is_not_symmetric() -> None:
     class ByPlace(Poller):
         """Holds a flag for each node where a set of names belongs; the first is asked twice."""
 
@@ -170,7 +170,7 @@ def test_a_scenario_that_knows_processes_by_their_place_is_not_taken_as_symmetri
         explore(World(polling(ByPlace)), symmetry=True)
 
 
-def test_liveness_holds_where_lost_questions_are_asked_again() -> None:
+def test_liveness_holds_if_lost_requests_are_repeated() -> None:
     found = explore(World(polling()), keep_edges=True)
     assert found.liveness is not None
     assert found.liveness.finding is None
@@ -183,7 +183,7 @@ def test_liveness_is_judged_on_the_reduced_graph_as_well() -> None:
         assert (found.liveness.finding is None) == holds
 
 
-def test_liveness_names_the_first_state_from_which_the_goal_cannot_be_reached() -> None:
+def test_liveness_names_the_first_state_from_which_the_goal_is_unreachable() -> None:
     found = explore(World(polling(Forgetful)), keep_edges=True)
     assert found.liveness is not None
     assert found.liveness.finding is not None
@@ -210,7 +210,7 @@ def test_a_goal_that_only_a_fault_can_reach_is_not_reached() -> None:
     doubling = scenario(
         process("a", SendsOne),
         process("b", WantsTwo),
-        monitors=(Story(rest=lambda told: "b saw 2" in told),),
+        monitors=(Story(rest=lambda story: "b saw 2" in story),),
         faults=Faults(duplicate=1),
     )
     found = explore(World(doubling), keep_edges=True)
@@ -223,14 +223,14 @@ def test_liveness_is_not_judged_on_a_graph_that_was_cut_short() -> None:
     assert explore(World(polling(Forgetful)), keep_edges=True, max_states=20).liveness is None
 
 
-def test_progress_is_told_as_states_are_found() -> None:
-    told: list[SearchProgress] = []
-    found = explore(World(alternating_bit()), on_progress=told.append)
-    assert [progress.distinct // 50_000 for progress in told] == [1]
-    assert told[0].distinct <= found.distinct
+def test_a_search_reports_its_progress() -> None:
+    reports: list[SearchProgress] = []
+    found = explore(World(alternating_bit()), on_progress=reports.append)
+    assert [progress.distinct // 50_000 for progress in reports] == [1]
+    assert reports[0].distinct <= found.distinct
 
 
-def test_a_world_that_breaks_a_property_as_it_begins_gives_an_empty_trace() -> None:
+def test_a_violation_in_the_initial_state_has_an_empty_run() -> None:
     found = explore(World(polling(monitors=(Never("c began 1"),))))
     assert found.finding is not None
     assert (found.actions, found.distinct) == ((), 1)

@@ -1,4 +1,4 @@
-"""Shrinking: the same monitor still objects, nothing can be left out, smaller scenarios come first."""
+"""Shrinking: the same monitor reports it, every action is needed, smaller scenarios come first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def first_failure(scenario: Scenario, strategy: Strategy) -> Failure:
 
 
 @pytest.mark.parametrize("strategy", ["random", "pct", "swarm"])
-def test_a_run_shrinks_to_one_from_which_nothing_can_be_left_out(strategy: Strategy) -> None:
+def test_a_run_shrinks_until_every_action_is_needed(strategy: Strategy) -> None:
     with careless():
         scenario = unshrinkable_scenario()
         failure = first_failure(scenario, strategy)
@@ -42,7 +42,7 @@ def test_a_smaller_scenario_is_preferred() -> None:
     assert shrunk.failure.finding.monitor == "NoLostAck"
 
 
-def test_a_failure_of_the_fair_phase_keeps_failing_there() -> None:
+def test_a_failure_of_the_fair_phase_shrinks_to_one_of_the_fair_phase() -> None:
     with impatient():
         scenario = unshrinkable_scenario()
         shrunk = shrink(scenario, first_failure(scenario, "random")).failure
@@ -57,7 +57,7 @@ def test_a_failure_of_the_fair_phase_keeps_failing_there() -> None:
     assert shrunk.actions[0].kind in ("lose", "crash_in")
 
 
-def test_a_run_found_in_a_mix_is_shown_in_the_scenario_itself() -> None:
+def test_a_run_found_in_a_mix_replays_in_the_scenario_itself() -> None:
     with careless():
         scenario = unshrinkable_scenario()
         shrunk = shrink(scenario, first_failure(scenario, "swarm"))

@@ -1,4 +1,4 @@
-"""The memory of monitors, held to a plain dict."""
+"""The sorted map of monitors, compared with a plain dict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def made(pairs: dict[int, str]) -> SortedMap[str]:
 
 
 @pytest.mark.parametrize("highest", [20, 63, 64, 5_000, 2**32])
-def test_it_answers_as_a_dict_does(highest: int) -> None:
+def test_it_behaves_like_a_dict(highest: int) -> None:
     random = Random(highest)
     pairs = {random.randrange(highest): str(number) for number in range(400)}
     built = made(pairs)
@@ -30,7 +30,7 @@ def test_it_answers_as_a_dict_does(highest: int) -> None:
         assert built.floor(key) == (pairs[max(below)] if below else None)
 
 
-def test_equal_contents_are_equal_values_in_whatever_order_they_came() -> None:
+def test_equal_contents_are_equal_values_in_any_order_of_insertion() -> None:
     pairs = {number * 37 % 5_000: "x" for number in range(300)}
     backwards = dict(reversed(pairs.items()))
     assert made(pairs) == made(backwards)
@@ -38,17 +38,17 @@ def test_equal_contents_are_equal_values_in_whatever_order_they_came() -> None:
     assert made(pairs) != made({**pairs, 5_001: "x"})
 
 
-def test_a_value_is_replaced_and_the_map_before_stays_as_it_was() -> None:
+def test_a_replaced_value_leaves_the_previous_map_unchanged() -> None:
     before = made({1: "a", 100: "b"})
     assert dict(before.put(100, "c").items()) == {1: "a", 100: "c"}
     assert dict(before.items()) == {1: "a", 100: "b"}
 
 
-def test_nothing_is_in_an_empty_one() -> None:
+def test_an_empty_map_has_no_values() -> None:
     empty: SortedMap[str] = SortedMap()
     assert (empty.get(1), empty.floor(1), empty.highest(), list(empty.items())) == (None, None, None, [])
 
 
-def test_names_in_it_are_renamed_and_it_is_shown_as_a_map() -> None:
+def test_its_names_are_renamed_and_it_is_shown_as_a_dict() -> None:
     assert rename(made({1: "n1", 70: "n2"}), {"n1": "n2", "n2": "n1"}) == made({1: "n2", 70: "n1"})
     assert text(made({1: "n1", 70: "n2"})) == "{1: 'n1', 70: 'n2'}"

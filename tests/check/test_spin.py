@@ -1,4 +1,4 @@
-"""One protocol, two engines: the distinct states that this checker counts are those that Spin stores."""
+"""One protocol, two engines: this checker counts the same distinct states as Spin."""
 
 from __future__ import annotations
 

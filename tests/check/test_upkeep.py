@@ -144,10 +144,10 @@ def test_a_history_is_rejected_at_its_last_event_in_which(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", RESTS, ids=lambda case: case.clause)
-def test_upkeep_rests_when_it_is_done(case: Case) -> None:
+def test_upkeep_is_hot_until_it_is_done(case: Case) -> None:
     hot = case.monitor.hot(watched(case.monitor, case.history))
     assert case.verdict in hot if case.verdict else hot == ""
 
 
-def test_a_removal_of_the_last_but_one_is_judged_by_who_is_left() -> None:
+def test_a_removal_is_judged_by_the_remaining_members() -> None:
     assert watched(LastCopy(NARROW), crashed("b") + projected(LAST))

@@ -1,4 +1,4 @@
-"""What may happen in a world, and what may not. Each world here is small enough to name all of its stories."""
+"""What may happen in a world, and what may not. Each world here is small enough to list all of its runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_fifo_network_delivers_in_the_order_of_sending() -> None:
     assert stories(World(pair(fifo=True))) == {"('b saw 1', 'b saw 2')"}
 
 
-def test_a_message_that_is_already_in_flight_is_not_there_twice() -> None:
+def test_a_message_that_is_sent_twice_is_in_flight_once() -> None:
     class Stutterer(Sender):
         def on_start(self) -> Effects:
             return [Send(main("b"), Note(1)), Send(main("b"), Note(1))]
@@ -77,7 +77,7 @@ def test_a_duplicate_arrives_twice() -> None:
     }
 
 
-def test_a_cut_holds_messages_back_until_it_heals() -> None:
+def test_a_cut_blocks_messages_until_it_ends() -> None:
     world = World(pair(cuts=(NetworkCut("apart", (("a", "b"),)),), faults=Faults(cut=1)))
     cut = run(world, "cut apart")
     assert enabled(world, cut) == ["heal"]
@@ -106,7 +106,7 @@ def test_a_message_that_its_target_ignores_is_not_in_flight() -> None:
     assert len(reachable(world)) == 3
 
 
-def test_a_message_sent_in_answer_to_one_that_wants_no_answer_is_not_in_flight() -> None:
+def test_an_answer_that_its_target_ignores_is_not_in_flight() -> None:
     class Deaf(Sender):
         def ignores(self, source: Address, message: Message) -> bool:
             return True
@@ -138,7 +138,7 @@ def test_an_early_timer_costs_its_budget() -> None:
     }
 
 
-def test_time_passes_while_a_cut_holds_messages_back() -> None:
+def test_timers_fire_while_a_cut_blocks_messages() -> None:
     ticking = scenario(process("a", Sender), process("b", Ticker), cuts=(NetworkCut("apart", (("a", "b"),)),))
     world = World(replace(ticking, faults=Faults(cut=1)))
     assert "timer b.main tick" in enabled(world, run(world, "cut apart"))
@@ -183,12 +183,12 @@ def test_every_option_of_a_choice_is_tried() -> None:
     assert ("Chooser", "which", 2) in world.choices_seen
 
 
-def test_a_choice_in_the_first_step_of_all_is_tried_as_well() -> None:
+def test_a_choice_in_the_first_step_is_tried_as_well() -> None:
     world = World(scenario(process("a", Chooser, 1)))
     assert stories(world) == {f"('a began 1', 'a saw {value}')" for value in (1, 2, 7, 8)}
 
 
-def test_only_the_first_option_is_tried_where_the_scenario_says_so() -> None:
+def test_only_the_first_option_is_tried_without_every_choice() -> None:
     assert stories(World(scenario(process("a", Chooser, 1), every_choice=False))) == {"('a began 1', 'a saw 1')"}
 
 
@@ -236,7 +236,7 @@ def test_a_message_to_a_role_or_process_that_does_not_exist_is_a_finding() -> No
         assert words in found.text
 
 
-def test_a_state_that_breaks_a_property_is_an_end() -> None:
+def test_a_state_that_violates_a_property_has_no_successors() -> None:
     world = World(pair(monitors=(Never("b saw 2"),)))
     state = run(world, "deliver a.main>b.main Note(value=2)")
     found = world.violation(state)
@@ -245,7 +245,7 @@ def test_a_state_that_breaks_a_property_is_an_end() -> None:
     assert world.expand(state) == []
 
 
-def test_a_scenario_whose_faults_can_happen_to_nothing_is_refused() -> None:
+def test_a_fault_budget_that_applies_to_nothing_is_refused() -> None:
     for faults in (Faults(crash=1), Faults(power_cut=1), Faults(cut=1)):
         with pytest.raises(ValueError, match="nothing it applies to"):
             World(pair(faults=faults))
@@ -253,7 +253,7 @@ def test_a_scenario_whose_faults_can_happen_to_nothing_is_refused() -> None:
         World(pair(crashable=("z",)))
 
 
-def test_a_role_may_not_change_a_value_that_another_state_holds() -> None:
+def test_a_role_cannot_change_a_value_of_another_state() -> None:
     class Collector(Reporter):
         def __init__(self, boot: Boot) -> None:
             self.values: list[int] = []

@@ -50,7 +50,7 @@ def test_the_default_run_ends_with_a_table_and_a_closing_line(capsys: pytest.Cap
     assert "[2/2]" in err
 
 
-def test_the_default_run_adds_schedules_where_the_limit_cut_it_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_run_adds_schedules_if_it_reaches_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("put", "--states-limit", "20") == 0
     assert "breadth+swarm (1,500 schedules)" in capsys.readouterr().out
 
@@ -61,7 +61,7 @@ def test_an_event_that_never_happens_is_a_violation(capsys: pytest.CaptureFixtur
     assert "Vacuous\n  never saw Miracle" in capsys.readouterr().out
 
 
-def test_exhaustive_prints_what_was_covered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exhaustive_prints_coverage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("put", "--exhaustive") == 0
     out = capsys.readouterr().out
     names = ("bounds", "states", "transitions", "depth", "coverage", "cpu seconds", "memory", "states/s")
@@ -106,7 +106,7 @@ def test_a_violation_is_shown_shrunk_and_its_commands_replay_it(capsys: pytest.C
 
 
 @pytest.mark.usefixtures("broken")
-def test_which_seed_is_reported_does_not_depend_on_the_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reported_seed_does_not_depend_on_the_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
     seeds = []
     for jobs in ("1", "2", "3"):
         assert run("pair", "--schedules", "2000", "--strategy", "pct", "--jobs", jobs, "--json") == 1
@@ -174,7 +174,7 @@ def test_json_of_the_default_run_is_one_document(capsys: pytest.CaptureFixture[s
     assert ["Keeper", "empty", "Put"] in document["scenarios"][0]["coverage"]
 
 
-def test_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scenarios_and_mutants_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--list") == 0
     out = capsys.readouterr().out
     assert "1 callers store 2 values each" in out

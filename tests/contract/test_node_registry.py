@@ -177,7 +177,7 @@ def test_leaving_twice_too_late_or_unknown_changes_nothing(place: Place) -> None
             for name in ("a", "writer"):
                 await store.leave(name, 1)  # the start before
                 await store.leave(name, 3)
-            await store.leave("nobody", 1)
+            await store.leave("unknown", 1)
             assert await store.nodes() == known
             for _ in range(3):
                 await store.leave("a", 2)

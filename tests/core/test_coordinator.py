@@ -27,6 +27,7 @@ from core.coordinating import (
     singles,
 )
 from core.driver import (
+    announced,
     data,
     messages,
     registered,
@@ -41,7 +42,7 @@ from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.duties import RemoveServingMember
 from trunkline.core.effects import Address, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.entries import junk
-from trunkline.core.events import MemberRebuilt, MemberRemoved
+from trunkline.core.events import LogBlocked, LogUnblocked, MemberRebuilt, MemberRemoved
 from trunkline.core.messages import (
     Digest,
     Digested,
@@ -440,3 +441,12 @@ def test_a_stream_that_proves_damaged_when_it_is_finalized_is_removed() -> None:
     assert sent(asked) == [(f"{m.node}.storage", finalize(ENDED, m)) for m in (A, C)]
     [change] = messages(role.on_message(storage("c"), Finalized(C.stream, nonce=role.question)))
     assert change == ChangeProjection(2, apply(ENDED, RemoveMember(0, B.stream)))
+
+
+def test_c14_a_log_is_announced_as_blocked_until_a_decision_finds_that_it_is_not() -> None:
+    role, nodes = Coordinator(DutiesConfig(LOG)), registered("a b c")
+    dead = (nodes[0], replace(nodes[1], live=False), nodes[2])
+    assert announced(role.on_message(ME, seen(FIRST, dead))) == []  # it ends the segment ...
+    assert announced(role.on_message(ME, seen(FIRST, dead))) == [LogBlocked(LOG, 0)]  # ... which is not possible
+    assert announced(role.on_timer("tick")) == []
+    assert announced(role.on_message(ME, seen(FIRST, nodes))) == [LogUnblocked(LOG)]

@@ -1,20 +1,22 @@
-"""The coordinator asks nodes what they keep, and has them drop what has left the log for ever (C3)."""
+"""The coordinator asks nodes for their streams, lets them drop those that have left the log (C3), and ends (C13)."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from core.driver import DiskedNode, messages, registered, seen, sent, storage
+from core.driver import DiskedNode, announced, messages, registered, seen, sent, storage, timers
 from core.transcripts import D, S, T
 from trunkline.check.scenarios.cluster import CHAIN2, LOG, chain_log
 from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Address
+from trunkline.core.events import DutiesOver
 from trunkline.core.messages import (
     Drop,
     Dropped,
     Inventoried,
     Inventory,
+    NodeState,
     Open,
     StreamTarget,
     Subscribe,
@@ -22,6 +24,7 @@ from trunkline.core.messages import (
     target_of,
 )
 from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
+from trunkline.core.siblings import CheckNow
 
 ME = Address("coordinator", "coordinator")
 NODES = registered("a b c")
@@ -29,6 +32,7 @@ FIRST = chain_log(CHAIN2, "a b", sequencer="a")
 WITHOUT_B = apply(
     FIRST, EndSegment(0, 4, (FIRST.last.groups[0][:1],), Opening(((Seat("a", 1), Seat("c", 1)),), Owner("a", 1)))
 )
+DELETED = apply(apply(FIRST, EndSegment(0, 4, FIRST.last.groups, None)), DeleteLog())
 A, B = (target_of(FIRST, FIRST.last, member) for member in FIRST.last.members())
 
 
@@ -101,9 +105,34 @@ def test_c3_a_node_is_asked_again_when_its_stream_came_and_left_between_two_chec
 
 
 def test_nothing_of_a_deleted_log_is_kept() -> None:
-    closed = apply(FIRST, EndSegment(0, 4, FIRST.last.groups, None))
-    role = tidying(apply(closed, DeleteLog()), tidied="a c")
+    role = tidying(DELETED, tidied="a c")
     assert messages(role.on_message(storage("b"), Inventoried(LOG, (B,)))) == [Drop(B)]
+
+
+def test_c13_the_duties_of_a_deleted_log_are_over_when_every_node_is_tidy() -> None:
+    role = tidying(DELETED, tidied="a c")
+    role.on_message(storage("b"), Inventoried(LOG, (B,)))
+    effects = role.on_message(storage("b"), Dropped(B.stream))
+    assert (announced(effects), timers(effects)) == ([DutiesOver(LOG)], [])
+    assert role.on_message(ME, CheckNow()) == role.on_timer("tick") == []
+
+
+@pytest.mark.parametrize(
+    ("state", "live", "over"),
+    [
+        (NodeState.RW, False, False),
+        (NodeState.DRAINING, False, False),
+        (NodeState.GONE, False, True),
+        (NodeState.CLIENT, True, True),
+    ],
+)
+def test_c13_an_absent_node_that_may_come_back_keeps_the_duties(state: NodeState, live: bool, over: bool) -> None:
+    role = Coordinator(DutiesConfig(LOG))
+    role.done.tidied |= {"a", "c"}
+    nodes = (NODES[0], replace(NODES[1], state=state, live=live), NODES[2])
+    effects = role.on_message(ME, seen(DELETED, nodes))
+    assert announced(effects) == ([DutiesOver(LOG)] if over else [])
+    assert timers(effects) == ([] if over else ["tick"])
 
 
 def test_a_node_lists_its_streams_of_the_requested_log() -> None:

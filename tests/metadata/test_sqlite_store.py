@@ -181,7 +181,7 @@ def test_q2_swaps_that_come_together_share_a_transaction(tmp_path: Path) -> None
 
 
 def transactions(directory: Path) -> int:
-    """How many the journal holds: the last frame of each tells how large the file is then."""
+    """How many the journal holds: the last frame of each has the size of the file."""
     journal = (directory / "metadata.sqlite-wal").read_bytes()
     frames = range(32, len(journal), 24 + 4096)  # header of the journal; header of a frame and its page
     return sum(journal[at + 4 : at + 8] != bytes(4) for at in frames)

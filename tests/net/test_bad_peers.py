@@ -19,7 +19,7 @@ from trunkline.net.limits import MIB, Limits
 from trunkline.net.packets import (
     BadRequest,
     Envelope,
-    Kind,
+    PacketKind,
     RefusalCode,
     decode_message,
     decode_refusal,
@@ -30,7 +30,7 @@ from trunkline.net.packets import (
 
 def encode_head(head: bytes) -> bytes:
     """A packet that is whole, around any head."""
-    fields = struct.pack("<IIBBH", len(head), len(head), Kind.MESSAGE, 0, 0)
+    fields = struct.pack("<IIBBH", len(head), len(head), PacketKind.MESSAGE, 0, 0)
     return fields + struct.pack("<I", crc32c.crc32c(head, crc32c.crc32c(fields))) + head
 
 
@@ -49,11 +49,11 @@ BAD_BYTES = {
     "flags": flipped(GOOD, 9),
     "crc of the header": flipped(GOOD, 13),
     "head": flipped(GOOD, len(GOOD) - 3),
-    "oversized": struct.pack("<IIBBHI", 65 * MIB, 100, Kind.MESSAGE, 0, 0, 0),
-    "oversized head": struct.pack("<IIBBHI", 18 * MIB, 17 * MIB, Kind.MESSAGE, 0, 0, 0),
-    "head beyond the packet": struct.pack("<IIBBHI", 10, 11, Kind.MESSAGE, 0, 0, 0),
+    "oversized": struct.pack("<IIBBHI", 65 * MIB, 100, PacketKind.MESSAGE, 0, 0, 0),
+    "oversized head": struct.pack("<IIBBHI", 18 * MIB, 17 * MIB, PacketKind.MESSAGE, 0, 0, 0),
+    "head beyond the packet": struct.pack("<IIBBHI", 10, 11, PacketKind.MESSAGE, 0, 0, 0),
     "unknown kind": struct.pack("<IIBBHI", 10, 10, 77, 0, 0, 0),
-    "no message": encode(Kind.MESSAGE),
+    "no message": encode(PacketKind.MESSAGE),
     "no address": encode_head(msgspec.msgpack.encode("r")),
     "a token that is not a number": encode_head(msgspec.msgpack.encode(("r", "1", 0, (), STORED))),
 }
@@ -304,7 +304,7 @@ def test_a_peer_that_takes_only_tiny_packets_is_refused_before_it_can_ask(run: R
     async def scene() -> None:
         async with serving() as server, bare_socket(server) as peer:
             packet = await peer.greet(greeting(packet_bytes_max=16))
-            assert packet.kind == Kind.REFUSED
+            assert packet.kind == PacketKind.REFUSED
             assert decode_refusal(packet.head).text == "a packet limit of 16 bytes is too small; accept 1048576 or more"
             await until(lambda: server.refused == 1)
             assert server.accepted == 0

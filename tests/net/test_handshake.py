@@ -16,7 +16,7 @@ from trunkline.net import refusals
 from trunkline.net.complaints import LINES_MAX, Complaints
 from trunkline.net.dial import HandshakeRefused, dial
 from trunkline.net.limits import HANDSHAKE_BYTES_MAX, Limits
-from trunkline.net.packets import VERSION_MAX, Kind, RefusalCode, Welcome, decode_refusal, decode_welcome, encode
+from trunkline.net.packets import VERSION_MAX, PacketKind, RefusalCode, Welcome, decode_refusal, decode_welcome, encode
 
 
 @pytest.mark.parametrize("cluster", ["", "c1"])
@@ -61,7 +61,7 @@ def test_a_peer_of_another_version_or_protocol_is_refused(run: Run, changes: dic
     async def scene() -> None:
         async with serving() as server, bare_socket(server) as peer:
             answer = await peer.greet(greeting(**changes))
-            assert answer.kind == Kind.REFUSED
+            assert answer.kind == PacketKind.REFUSED
             assert decode_refusal(answer.head).code is code
             await peer.closed()
 
@@ -77,8 +77,8 @@ def test_the_highest_version_that_both_speak_is_chosen(run: Run) -> None:
     run(scene())
 
 
-@pytest.mark.parametrize("first", [Kind.MESSAGE, Kind.WELCOME, Kind.PING, Kind.PONG])
-def test_a_connection_that_does_not_begin_with_hello_is_refused(run: Run, first: Kind) -> None:
+@pytest.mark.parametrize("first", [PacketKind.MESSAGE, PacketKind.WELCOME, PacketKind.PING, PacketKind.PONG])
+def test_a_connection_that_does_not_begin_with_hello_is_refused(run: Run, first: PacketKind) -> None:
     async def scene() -> None:
         async with serving() as server, bare_socket(server) as peer:
             await peer.send(encode(first))
@@ -92,7 +92,7 @@ def test_a_second_hello_is_refused(run: Run) -> None:
     async def scene() -> None:
         async with serving(limits=Limits(linger_ms=20)) as server, bare_socket(server) as peer:
             await peer.greet()
-            await peer.send(encode(Kind.HELLO, greeting()))
+            await peer.send(encode(PacketKind.HELLO, greeting()))
             assert (await peer.refusal()).code is RefusalCode.PROTOCOL
             await peer.closed()
             await until(lambda: server.violations == 1)
@@ -103,14 +103,14 @@ def test_a_second_hello_is_refused(run: Run) -> None:
 def test_a_hello_that_is_too_long_is_refused_before_it_is_read(run: Run) -> None:
     async def scene() -> None:
         async with serving() as server, bare_socket(server) as peer:
-            await peer.send(encode(Kind.HELLO, greeting(name="x" * HANDSHAKE_BYTES_MAX)))
+            await peer.send(encode(PacketKind.HELLO, greeting(name="x" * HANDSHAKE_BYTES_MAX)))
             assert "larger than this process accepts" in (await peer.refusal()).text
             await peer.closed()
 
     run(scene())
 
 
-@pytest.mark.parametrize("sent", [b"", encode(Kind.HELLO, greeting())[:-1]], ids=["silent", "slow"])
+@pytest.mark.parametrize("sent", [b"", encode(PacketKind.HELLO, greeting())[:-1]], ids=["silent", "slow"])
 def test_a_silent_or_slow_handshake_is_closed_in_time(run: Run, sent: bytes) -> None:
     async def scene() -> None:
         limits = Limits(handshake_ms=50, linger_ms=50)
@@ -168,7 +168,7 @@ def test_those_that_are_being_refused_are_bounded_too(run: Run) -> None:
         async with serving(limits=limits, token="secret") as server, AsyncExitStack() as open_connections:
             for _ in range(10):
                 peer = await open_connections.enter_async_context(bare_socket(server))
-                assert (await peer.greet(greeting(token="wrong"))).kind == Kind.REFUSED
+                assert (await peer.greet(greeting(token="wrong"))).kind == PacketKind.REFUSED
             await until(lambda: server.refused >= 7)
             async with dialled(server, Inbox(), token="secret") as good:
                 assert good.open
@@ -210,7 +210,7 @@ def test_an_address_without_a_listener_is_unreachable(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", encode(Kind.WELCOME, Welcome(7, "c", "n", 1))],
+    [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", encode(PacketKind.WELCOME, Welcome(7, "c", "n", 1))],
     ids=["silence", "http", "version"],
 )
 def test_a_server_that_is_none_of_ours_is_unreachable_and_never_waited_for_long(run: Run, answer: bytes) -> None:

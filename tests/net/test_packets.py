@@ -16,8 +16,15 @@ from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import Digested
 from trunkline.net import admin
 from trunkline.net.limits import Limits
-from trunkline.net.packets import BadRequest, Envelope, ProtocolViolation, decode_message, encode, encode_message
-from trunkline.net.packets import Kind as PacketKind
+from trunkline.net.packets import (
+    BadRequest,
+    Envelope,
+    PacketKind,
+    ProtocolViolation,
+    decode_message,
+    encode,
+    encode_message,
+)
 from trunkline.net.wire import WireMessage
 
 STAYS_INSIDE = {

@@ -21,7 +21,7 @@ from trunkline.core.messages import Fetched, ReadFrames, Reason, Rejected, Writt
 from trunkline.net.packets import (
     HEADER_BYTES,
     Envelope,
-    Kind,
+    PacketKind,
     ProtocolViolation,
     Refusal,
     RefusalCode,
@@ -67,7 +67,7 @@ def fed(parser: PacketParser, stream: bytes, cuts: random.Random) -> Iterator[De
         parser.received(count)
         at += count
         while (packet := parser.next()) is not None:
-            if packet.kind == Kind.MESSAGE:
+            if packet.kind == PacketKind.MESSAGE:
                 envelope, views = decode_message(packet.head, packet.body, attachments_max=100)
                 yield envelope, tuple(map(bytes, views))
 
@@ -94,7 +94,7 @@ def test_a_valid_stream_gives_what_was_encoded_whatever_its_pieces(
     packets: list[tuple[bytes, Decoded]], seed: int
 ) -> None:
     parser = new_parser()
-    stream = encode(Kind.PING).join(encoded for encoded, _ in packets)
+    stream = encode(PacketKind.PING).join(encoded for encoded, _ in packets)
     assert list(fed(parser, stream, random.Random(seed))) == [decoded for _, decoded in packets]
     assert not parser.midway
     assert parser.packets == 2 * len(packets) - 1 if packets else parser.packets == 0
@@ -124,7 +124,7 @@ def test_random_bytes_give_nothing_and_at_most_a_violation(stream: bytes, seed: 
 @pytest.mark.parametrize("decode", [decode_hello, decode_welcome, decode_refusal])
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_a_handshake_of_random_bytes_is_at_most_a_violation(decode: object, head: bytes, cut: int) -> None:
-    for text in (head, encode(Kind.HELLO, greeting())[HEADER_BYTES:][:cut] + head):
+    for text in (head, encode(PacketKind.HELLO, greeting())[HEADER_BYTES:][:cut] + head):
         try:
             decode(text)  # type: ignore[operator]
         except ProtocolViolation:
@@ -195,11 +195,11 @@ def test_memory_for_attachments_is_taken_only_after_the_head_is_checked() -> Non
 
 def test_other_kinds_of_packets_come_out_with_their_heads() -> None:
     parser = new_parser()
-    stream = encode(Kind.REFUSED, Refusal(RefusalCode.BUSY, "later")) + encode(Kind.PONG)
+    stream = encode(PacketKind.REFUSED, Refusal(RefusalCode.BUSY, "later")) + encode(PacketKind.PONG)
     parser.room()[: len(stream)] = stream
     parser.received(len(stream))
     first, second = parser.next(), parser.next()
     assert first is not None
     assert second is not None
     assert decode_refusal(first.head) == Refusal(RefusalCode.BUSY, "later")
-    assert (second.kind, second.head, bytes(second.body)) == (Kind.PONG, b"", b"")
+    assert (second.kind, second.head, bytes(second.body)) == (PacketKind.PONG, b"", b"")

@@ -12,8 +12,17 @@ from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import ReadFrames, Stored
 from trunkline.net.connection import Connection
 from trunkline.net.dial import dial
-from trunkline.net.packets import MAGIC, VERSION_MAX, VERSION_MIN, Envelope, Hello, Refusal, decode_refusal, encode
-from trunkline.net.packets import Kind as PacketKind
+from trunkline.net.packets import (
+    MAGIC,
+    VERSION_MAX,
+    VERSION_MIN,
+    Envelope,
+    Hello,
+    PacketKind,
+    Refusal,
+    decode_refusal,
+    encode,
+)
 from trunkline.net.parser import Packet, PacketParser
 from trunkline.net.server import Server
 

@@ -299,7 +299,7 @@ def test_a_client_learns_the_cluster_without_a_status(tmp_path: Path) -> None:
         async with coordinating(tmp_path) as server:
 
             async def too_much(*, logs: bool = True) -> ClusterStatus:
-                raise AssertionError("nobody asked for the status")
+                raise AssertionError("no client requested the status")
 
             server._status = too_much  # type: ignore[method-assign]
             async with connect(server.address) as cluster:

@@ -152,7 +152,7 @@ BAD_REQUESTS: dict[str, Message] = {
     "grants of everything": Next("log", SEGMENT, "w", 1, 2**64 - 1),
     "grants of a little too much": Next("log", SEGMENT, "w", 1, COUNT_MAX),
     "grants over stripes of nothing": Next("log", replace(SEGMENT, stripe_unit=0, groups=(D.members,) * 2), "w", 1, 1),
-    "grants to nobody": Next("log", replace(SEGMENT, groups=((), ())), "w", 1, 1),
+    "grants without members": Next("log", replace(SEGMENT, groups=((), ())), "w", 1, 1),
     "grants from a huge base": Next("log", replace(SEGMENT, base=2**64 - 1), "w", 1, 1),
     "grants to a long writer": Next("log", SEGMENT, "w" * 256, 1, 1),
     "a peek without groups": Peek("log", replace(SEGMENT, groups=())),

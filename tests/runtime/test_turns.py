@@ -1,4 +1,4 @@
-"""Turns: so many at a time, in order, and nobody waits for one that works for long."""
+"""Turns: so many at a time, in order, and a long one does not block others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_so_many_begin_at_once_and_the_others_as_turns_are_given_back() -> None:
     asyncio.run(scenario())
 
 
-def test_one_that_asks_during_its_turn_gets_another_one_afterwards_and_keeps_nobody_waiting() -> None:
+def test_a_request_during_a_turn_gets_another_turn_afterwards_and_blocks_no_other() -> None:
     async def scenario() -> None:
         turns, begun = Turns(2, FOR_EVER_S), list[str]()
         turns.ask("a", beginning(begun, "a"))

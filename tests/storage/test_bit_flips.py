@@ -73,7 +73,7 @@ def unnoticed(content: Content, puts: list[Put]) -> Iterator[str]:
             if first in held:
                 yield from wrong_body(engine, key, held[first], frame, body)
             elif not noticed:
-                yield f"{frame} of {key} is gone"
+                yield f"{frame} of {key} is missing"
 
 
 def wrong_body(engine: Engine, key: Key, found: Frame, frame: Frame, body: bytes) -> Iterator[str]:

@@ -243,7 +243,7 @@ def faults(engine: Engine, puts: list[Put], acknowledged: int) -> Iterator[str]:
     if not acked.dropped <= tombstones:
         yield f"forgot that {acked.dropped - tombstones} are dropped"
     if not tombstones <= tried.dropped:
-        yield f"nobody dropped {tombstones - tried.dropped}"
+        yield f"never dropped: {tombstones - tried.dropped}"
     for key in acked.opened:
         if key not in found and key not in tombstones:
             yield f"{key} is not there"
@@ -261,7 +261,7 @@ def _faults_of_stream(engine: Engine, key: Key, image: StreamImage, acked: Expec
     if key in acked.sealed and not image.sealed:
         yield "is not sealed any more"
     if image.sealed and key not in tried.sealed:
-        yield "nobody sealed it"
+        yield "it was never sealed"
     if image.end not in (acked.end.get(key), tried.end.get(key)) or (key in acked.end and image.end is None):
         yield f"ends at {image.end}"
     if not acked.trim.get(key, 0) <= image.trim <= tried.trim.get(key, 0):

@@ -70,7 +70,7 @@ class Business:
     def _insert(self, count: int) -> str:
         rows = []
         for _ in range(count):
-            tenant = self._chance.choice(["'acme'", "'bolt'", "'cargo'", "'nobody'", "NULL"])
+            tenant = self._chance.choice(["'acme'", "'bolt'", "'cargo'", "'unrouted'", "NULL"])
             rows.append(ROW.format(id=self._next, tenant=tenant))
             self._next += 1
         return f"INSERT INTO orders VALUES {', '.join(rows)}"

@@ -21,7 +21,7 @@ from trunkline.core.effects import Message
 from trunkline.net.addresses import parse_address
 from trunkline.net.connection import Connection
 from trunkline.net.dial import dial
-from trunkline.net.packets import Kind
+from trunkline.net.packets import PacketKind
 from trunkline.net.wire import StorageRequest, WireMessage
 
 NUMBERS = (0, 1, 2, 7, -1, 255, 2**31, 2**32, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), 2**64 - 1)
@@ -44,7 +44,7 @@ class Peer:
 
     def say(self, head: bytes) -> None:
         """A packet that is whole, around any head."""
-        fields = struct.pack("<IIBBH", len(head), len(head), Kind.MESSAGE, 0, 0)
+        fields = struct.pack("<IIBBH", len(head), len(head), PacketKind.MESSAGE, 0, 0)
         self.connection.write(fields + struct.pack("<I", crc32c.crc32c(head, crc32c.crc32c(fields))) + head)
 
     def answered(self) -> int:

@@ -47,7 +47,7 @@ NOT_SENT = "the append waited too long for a slot and was not sent; append less 
 NOT_SETTLED = "the append was not settled in time and may still be committed; read the log to find out"
 
 
-class Waiting:
+class PendingAppend:
     """One append that is queued or in flight."""
 
     __slots__ = ("began_ms", "deadline", "expect", "future", "headers", "payloads", "size_bytes", "takeover")
@@ -83,9 +83,9 @@ class Batcher:
         self._role = session.ensure_writing_role(view)
         chained = view.settings.policy is Policy.CHAIN and view.settings.groups > 1
         self._entries_max = min(options.batch_entries, view.settings.stripe_unit if chained else options.batch_entries)
-        self._queue: deque[Waiting] = deque()
+        self._queue: deque[PendingAppend] = deque()
         self._queued_bytes = 0
-        self._in_flight: dict[asyncio.Future[Event], list[Waiting]] = {}  # batches, by their results
+        self._in_flight: dict[asyncio.Future[Event], list[PendingAppend]] = {}  # batches, by their results
         self._scheduled = False
         self._sweeping = False
         self._changed = asyncio.Event()  # an append was settled
@@ -107,7 +107,7 @@ class Batcher:
         if self._session.failed is not None:
             raise self._session.failed
         future: asyncio.Future[int] = self._loop.create_future()
-        self._queue.append(Waiting(payloads, headers, future, expect, takeover, size, deadline))
+        self._queue.append(PendingAppend(payloads, headers, future, expect, takeover, size, deadline))
         self._queued_bytes += size
         if not self._scheduled:
             self._scheduled = True
@@ -164,7 +164,7 @@ class Batcher:
             if batch:
                 self._send(batch)
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[PendingAppend]:
         """As many appends as fit into one batch; a conditional one goes alone. Overdue appends are dropped."""
         while self._queue and self._queue[0].future.done():
             self._queued_bytes -= self._queue.popleft().size_bytes
@@ -187,7 +187,7 @@ class Batcher:
                 taken.append(following)
         return taken
 
-    def _send(self, batch: list[Waiting]) -> None:
+    def _send(self, batch: list[PendingAppend]) -> None:
         payloads: Sequence[Buffer] = batch[0].payloads
         if len(batch) > 1:
             payloads = [payload for waiting in batch for payload in waiting.payloads]
@@ -221,7 +221,7 @@ class Batcher:
         self._leave()
 
 
-def _joined_headers(batch: list[Waiting]) -> list[bytes] | None:
+def _joined_headers(batch: list[PendingAppend]) -> list[bytes] | None:
     if not any(waiting.headers for waiting in batch):
         return None
     return [header for w in batch for header in (w.headers or [b""] * len(w.payloads))]

@@ -34,7 +34,7 @@ from trunkline.core.timing import Timing
 from trunkline.core.writer import Writer, WriterConfig
 from trunkline.errors import ConfigError, OutcomeUnknown, Refused, TrunklineError
 from trunkline.net.admin import Leaving
-from trunkline.runtime.carried import CarriedBodies, carried_by
+from trunkline.runtime.carried import CarriedBodies
 from trunkline.runtime.links import REGISTER, Links
 from trunkline.runtime.process import Process, Step
 from trunkline.runtime.questions import Questions
@@ -65,7 +65,7 @@ class Session:
         self._listeners: dict[str, Listener] = {}  # readers' subscriptions, by role
         self._outgoing: dict[int, Buffer] = {}  # bodies of own batches, by operation
         filler = Filler(timing)
-        self._carried = CarriedBodies(lambda: carried_by(filler))  # bodies of other writers' batches
+        self._carried = CarriedBodies(filler)  # bodies of other writers' batches
         self._roles_made = 0
         self.process = Process(name, self)
         self._reconfigurer = Reconfigurer(ReconfigurerConfig(REGISTER, log))

@@ -35,7 +35,7 @@ from trunkline.net.packets import (
     HEADER_BYTES,
     BadRequest,
     Envelope,
-    Kind,
+    PacketKind,
     ProtocolViolation,
     Refusal,
     RefusalCode,
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         self.violations += code is RefusalCode.PROTOCOL
         self._flush()
         self._stop()
-        self._transport.write(encode(Kind.REFUSED, self.refusal_sent))
+        self._transport.write(encode(PacketKind.REFUSED, self.refusal_sent))
         if self._pauses:
             self._pauses.clear()
             self._transport.resume_reading()
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
                 packet = parser.next()
                 if packet is None:
                     break
-                if packet.kind == Kind.MESSAGE and self.open:
+                if packet.kind == PacketKind.MESSAGE and self.open:
                     self._on_message(packet)
                 else:
                     self._on_other(packet)
@@ -329,15 +329,15 @@ class Connection(asyncio.BufferedProtocol):
     def _on_other(self, packet: Packet) -> None:
         if packet.body:
             raise ProtocolViolation("only messages have attachments; upgrade the older of the two")
-        if packet.kind == Kind.REFUSED:
+        if packet.kind == PacketKind.REFUSED:
             self.refusal_received = decode_refusal(packet.head)
             self._abort(self.refusal_received.text)
         elif not self.open:
             self._handshake.packet(self, packet.kind, packet.head)
-        elif packet.kind == Kind.PING:
+        elif packet.kind == PacketKind.PING:
             if self._full is None:  # a peer that pings and does not read gets no more memory
-                self._transport.write(encode(Kind.PONG))
-        elif packet.kind != Kind.PONG:
+                self._transport.write(encode(PacketKind.PONG))
+        elif packet.kind != PacketKind.PONG:
             raise ProtocolViolation("the handshake is over; upgrade the older of the two")
 
     def _on_oversized(self, token: int, size: int) -> bool:
@@ -357,7 +357,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _ping(self) -> None:
         if not self.closed:
-            self._transport.write(encode(Kind.PING))
+            self._transport.write(encode(PacketKind.PING))
 
     def _go_on(self) -> None:
         """Deliver what arrived before the pause, then continue to read."""

@@ -20,7 +20,7 @@ from trunkline.net.packets import (
     VERSION_MAX,
     VERSION_MIN,
     Hello,
-    Kind,
+    PacketKind,
     ProtocolViolation,
     RefusalCode,
     decode_welcome,
@@ -78,10 +78,10 @@ class _ClientHandshake:
         self._on_closed = on_closed
 
     def made(self, connection: Connection) -> None:
-        connection.write(encode(Kind.HELLO, self._hello))
+        connection.write(encode(PacketKind.HELLO, self._hello))
 
     def packet(self, connection: Connection, kind: int, head: bytes) -> None:
-        if kind != Kind.WELCOME:
+        if kind != PacketKind.WELCOME:
             raise ProtocolViolation("a server begins with WELCOME; check the address")
         welcome = decode_welcome(head)
         if not VERSION_MIN <= welcome.version <= VERSION_MAX:

@@ -52,7 +52,7 @@ class BadRequest(ProtocolError):
         self.token = token  # of the request; 0: not known where it is raised
 
 
-class Kind(enum.IntEnum):
+class PacketKind(enum.IntEnum):
     HELLO = 1
     WELCOME = 2
     MESSAGE = 3
@@ -61,7 +61,7 @@ class Kind(enum.IntEnum):
     PONG = 6
 
 
-_KINDS = frozenset(int(kind) for kind in Kind)  # plain numbers are faster to look up, for every packet
+_KINDS = frozenset(int(kind) for kind in PacketKind)  # plain numbers are faster to look up, for every packet
 
 
 class Hello(Struct, frozen=True, array_like=True):
@@ -123,17 +123,17 @@ _envelopes = msgspec.msgpack.Decoder(Envelope)
 _return_addresses = msgspec.msgpack.Decoder(_ReturnAddress)
 
 
-def encode(kind: Kind, head: Struct | None = None) -> bytes:
+def encode(kind: PacketKind, head: Struct | None = None) -> bytes:
     """A whole packet without attachments."""
     return _framed(kind, b"" if head is None else _encode(head), 0)
 
 
 def encode_message(role: str, token: int, sizes: Sequence[int], message: Message) -> bytes:
     """Header and head of a MESSAGE; its attachments follow."""
-    return _framed(Kind.MESSAGE, _encode((role, token, 0, sizes, message)), sum(sizes))
+    return _framed(PacketKind.MESSAGE, _encode((role, token, 0, sizes, message)), sum(sizes))
 
 
-def _framed(kind: Kind, head: bytes, attached_bytes: int) -> bytes:
+def _framed(kind: PacketKind, head: bytes, attached_bytes: int) -> bytes:
     fields = _FIELDS.pack(len(head) + attached_bytes, len(head), kind, 0, 0)
     return b"".join((fields, _CRC.pack(crc32c.crc32c(head, crc32c.crc32c(fields))), head))
 

@@ -37,7 +37,7 @@ class PeerSettings(Struct, frozen=True):
     peers_max: int = 4096  # addresses that are remembered
 
 
-class _Waiting(NamedTuple):
+class _WaitingMessage(NamedTuple):
     role: str
     token: int
     message: Message
@@ -50,7 +50,7 @@ class _Peer:
     def __init__(self, now: float) -> None:
         self.connection: Connection | None = None
         self.dialling: asyncio.Task[None] | None = None
-        self.waiting: deque[_Waiting] = deque()
+        self.waiting: deque[_WaitingMessage] = deque()
         self.waiting_bytes = 0
         self.failures = 0  # in a row
         self.silent_until = 0.0  # nothing is dialled before
@@ -104,7 +104,7 @@ class Peers:
         settings = self._settings
         if len(peer.waiting) >= settings.waiting_max or peer.waiting_bytes + size > settings.waiting_bytes_max:
             return False
-        peer.waiting.append(_Waiting(role, token, message, attachments))
+        peer.waiting.append(_WaitingMessage(role, token, message, attachments))
         peer.waiting_bytes += size
         if peer.dialling is None:
             peer.dialling = self._loop.create_task(self._dial(address, peer))

@@ -23,7 +23,7 @@ from trunkline.net.packets import (
     VERSION_MAX,
     VERSION_MIN,
     Hello,
-    Kind,
+    PacketKind,
     ProtocolViolation,
     RefusalCode,
     Welcome,
@@ -146,7 +146,7 @@ class Server:
             oldest.drop()
 
     def packet(self, connection: Connection, kind: int, head: bytes) -> None:
-        if kind != Kind.HELLO:
+        if kind != PacketKind.HELLO:
             raise ProtocolViolation("a connection begins with HELLO; check that this is a client of Trunkline")
         hello = decode_hello(head)
         connection.peer_name = hello.name[:NAME_BYTES_MAX]
@@ -160,7 +160,7 @@ class Server:
         self._welcomed.add(connection.number)
         self.accepted += 1
         connection.write(
-            encode(Kind.WELCOME, Welcome(version, self._cluster, self._name, self._limits.packet_bytes_max))
+            encode(PacketKind.WELCOME, Welcome(version, self._cluster, self._name, self._limits.packet_bytes_max))
         )
 
     def lost(self, connection: Connection) -> None:

@@ -6,8 +6,6 @@ steps, so it is kept until no fill can need it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from trunkline.core.entries import Frame
 from trunkline.core.filler import Filler
 from trunkline.core.messages import Fetched, ReadFrames, Written
@@ -17,8 +15,8 @@ FILLED_MAX = 64  # kept bodies before those of finished fills are purged
 
 
 class CarriedBodies:
-    def __init__(self, fillings: Callable[[], Iterable[Frame | None]]) -> None:
-        self._fillings = fillings  # frames of the fills in progress
+    def __init__(self, filler: Filler) -> None:
+        self._filler = filler
         self._filled: dict[Frame, Buffer] = {}
 
     def find(self, frame: Frame, step: Step) -> Buffer | None:
@@ -27,7 +25,7 @@ class CarriedBodies:
 
     def keep_for_filling(self, frame: Frame, body: Buffer) -> None:
         if len(self._filled) >= FILLED_MAX:
-            needed = set(self._fillings())
+            needed = {filling.frame for filling in self._filler.fillings.values()}
             self._filled = {kept: content for kept, content in self._filled.items() if kept in needed}
         self._filled[frame] = body
 
@@ -46,7 +44,3 @@ def came_with(frame: Frame, step: Step) -> Buffer | None:
     if isinstance(message, Written) and message.existing == frame and step.attachments:
         return step.attachments[0]
     return None
-
-
-def carried_by(filler: Filler) -> Iterable[Frame | None]:
-    return [filling.frame for filling in filler.fillings.values()]

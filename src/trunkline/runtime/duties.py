@@ -27,7 +27,7 @@ from trunkline.core.projection import Projection
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.siblings import CheckNow
 from trunkline.metadata.service import RegisterService
-from trunkline.runtime.carried import CarriedBodies, carried_by
+from trunkline.runtime.carried import CarriedBodies
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.process import Buffer, Process, Step, Surroundings
 from trunkline.runtime.recorder import Recorder
@@ -88,7 +88,7 @@ class LogDuties:
         self._turns = turns
         self._recorder = Recorder(recording, cluster, name, start) if recording is not None else None
         filler = Filler()
-        self._carried = CarriedBodies(lambda: carried_by(filler))
+        self._carried = CarriedBodies(filler)
         config = DutiesConfig(
             log,
             first_check_ms=REST_TICKS * tick_ms,  # it is woken below, and waits for its turn (L1)

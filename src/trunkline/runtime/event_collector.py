@@ -1,6 +1,6 @@
 """Detects the events of a cluster: compares the metadata with its earlier state.
 
-Every coordinator writes its own, active or not: each watches the store. Only the active one knows whether logs are
+Every coordinator, active or not, watches the store and records events. Only the active one knows whether logs are
 blocked, and the rates of nodes.
 
 Rules
@@ -39,8 +39,8 @@ RETRY_S: Final = 2.0
 MINUTE_S: Final = 60.0
 LOGS_READ_ONE_BY_ONE_MAX: Final = 16  # with more changes, all are read
 LOG_NEWS_MAX: Final = 50  # J2
-NODES_ASKED_MAX: Final = 1_000
-ASKED_AT_ONCE: Final = 16
+NODES_POLLED_MAX: Final = 1_000
+POLLED_AT_ONCE: Final = 16
 ANSWER_S: Final = 5.0
 WORST_FIRST: Final = ("bad", "warn", "info", "good")
 
@@ -171,9 +171,9 @@ class EventCollector:
         return replace(info, live=False) if doubted else info
 
     def _compare_nodes(self, now: list[NodeInfo]) -> None:
-        news = [news for info in now for news in node_news(self._nodes.get(info.node), info)]
-        there = {info.node for info in now}
-        news += [forgotten(node) for node in self._nodes if node not in there]
+        news = [each for info in now for each in node_news(self._nodes.get(info.node), info)]
+        present = {info.node for info in now}
+        news += [forgotten(node) for node in self._nodes if node not in present]
         self._nodes = {info.node: info for info in now}
         self._add(news)
 
@@ -229,7 +229,7 @@ class EventCollector:
             await asyncio.sleep(began + self._minute_s - time.monotonic() if known else POLL_S)
 
     async def _counts(self) -> dict[str, NodeStatus]:
-        turn = asyncio.Semaphore(ASKED_AT_ONCE)
+        turn = asyncio.Semaphore(POLLED_AT_ONCE)
 
         async def one(info: NodeInfo) -> tuple[str, NodeStatus] | None:
             try:
@@ -239,7 +239,7 @@ class EventCollector:
             except (TimeoutError, Refused, msgspec.DecodeError):
                 return None  # its work is counted with the next answer
 
-        live = [info for info in self._nodes.values() if info.live][:NODES_ASKED_MAX]
+        live = [info for info in self._nodes.values() if info.live][:NODES_POLLED_MAX]
         return dict(each for each in await asyncio.gather(*map(one, live)) if each is not None)
 
 

@@ -111,7 +111,8 @@ def _check_descriptor(message: Message, descriptor: Descriptor) -> None:
     _check_position(message, descriptor.base)
     _require(1 <= descriptor.stripe_unit < COUNT_MAX, message, f"stripe unit {descriptor.stripe_unit}")
     _require(1 <= len(descriptor.members) <= MEMBERS_MAX, message, f"{len(descriptor.members)} members")
-    _check_name(message, descriptor.owner.process or "nobody")
+    if descriptor.owner.process:
+        _check_name(message, descriptor.owner.process)
     for member in descriptor.members:
         _check_name(message, member.node)
         _require(_STREAM_ID.fullmatch(member.stream) is not None, message, f"stream {member.stream[:40]!r}")

@@ -39,20 +39,20 @@ class PositionRange(InputPartition):
         self.replica = replica
 
 
-class Extent(Struct, frozen=True):
+class LogExtent(Struct, frozen=True):
     """The oldest position of a log and its tail."""
 
     oldest: int
     tail: int
 
 
-def extent(cluster: sync.Cluster, log: sync.Log) -> Extent:
+def extent(cluster: sync.Cluster, log: sync.Log) -> LogExtent:
     """As of now. The trim point is read first, so the tail is not below the oldest position."""
     oldest = cluster.describe(log.name).trim + 1
-    return Extent(oldest, max(log.tail(), oldest))
+    return LogExtent(oldest, max(log.tail(), oldest))
 
 
-def starting_position(options: ReadOptions, found: Extent) -> int:
+def starting_position(options: ReadOptions, found: LogExtent) -> int:
     match options.starting:
         case int(position):
             return position

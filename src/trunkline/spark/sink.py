@@ -40,7 +40,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 logger = logging.getLogger(__name__)
 
 
-class Appended(WriterCommitMessage):
+class AppendedRows(WriterCommitMessage):
     """What one task appended: the number of entries, and the first and the last position (0: none)."""
 
     def __init__(self, entries: int, first: int, last: int) -> None:
@@ -49,7 +49,7 @@ class Appended(WriterCommitMessage):
         self.last = last
 
 
-class Row(Struct, frozen=True):
+class SinkRow(Struct, frozen=True):
     payload: bytes
     headers: dict[str, bytes]
 
@@ -62,7 +62,7 @@ class BatchSink(DataSourceArrowWriter):
         self._query = options.query or secrets.token_hex(16)
 
     @in_one_line()
-    def write(self, iterator: Iterator[Any]) -> Appended:
+    def write(self, iterator: Iterator[Any]) -> AppendedRows:
         return append_rows(self._connection, self._query, 0, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -75,7 +75,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._connection = options.connection
 
     @in_one_line()
-    def write(self, iterator: Iterator[Any]) -> Appended:
+    def write(self, iterator: Iterator[Any]) -> AppendedRows:
         query, batch = _property(QUERY_ID), _property(BATCH_ID)
         return append_rows(self._connection, query, int(batch), iterator)
 
@@ -103,7 +103,7 @@ def check_log(connection: ConnectionOptions) -> None:
         _entries_max(log)
 
 
-def append_rows(connection: ConnectionOptions, query: str, batch: int, arriving: Iterator[Any]) -> Appended:
+def append_rows(connection: ConnectionOptions, query: str, batch: int, arriving: Iterator[Any]) -> AppendedRows:
     """Append the rows of a task's partition, one large append after the other (3)."""
     context = TaskContext.get()
     assert context is not None, "rows are written by a task of Spark"
@@ -115,17 +115,17 @@ def append_rows(connection: ConnectionOptions, query: str, batch: int, arriving:
             position = _append(log, rows, (query, batch, partition), entries)
             first, last = first or position, position + len(rows) - 1
             entries += len(rows)
-    return Appended(entries, first, last)
+    return AppendedRows(entries, first, last)
 
 
-def _append(log: sync.Log, rows: Sequence[Row], place: tuple[str, int, int], index: int) -> int:
+def _append(log: sync.Log, rows: Sequence[SinkRow], place: tuple[str, int, int], index: int) -> int:
     headers = [row.headers | row_headers(*place, number) for number, row in enumerate(rows, start=index)]
     return log.append([row.payload for row in rows], headers=headers)
 
 
-def _appends(rows: Iterator[Row], entries_max: int) -> Iterator[list[Row]]:
+def _appends(rows: Iterator[SinkRow], entries_max: int) -> Iterator[list[SinkRow]]:
     """Rows, grouped into appends of a good size."""
-    taken: list[Row] = []
+    taken: list[SinkRow] = []
     size = 0
     for row in rows:
         row_bytes = len(row.payload) + ENTRY_OVERHEAD_BYTES + sum(map(len, row.headers.values()))
@@ -138,7 +138,7 @@ def _appends(rows: Iterator[Row], entries_max: int) -> Iterator[list[Row]]:
         yield taken
 
 
-def _rows(arriving: Iterator[Any]) -> Iterator[Row]:
+def _rows(arriving: Iterator[Any]) -> Iterator[SinkRow]:
     for batch in arriving:
         columns = {name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
         payloads = columns["payload"].cast(pa.binary()).to_pylist()
@@ -149,7 +149,7 @@ def _rows(arriving: Iterator[Any]) -> Iterator[Row]:
             found = dict(pairs or ())
             if None in found.values():
                 raise ConfigError("a header is NULL: leave it out of the map, or make it empty")
-            yield Row(payload, found)
+            yield SinkRow(payload, found)
 
 
 def _entries_max(log: sync.Log) -> int:
@@ -168,5 +168,5 @@ def _property(key: str) -> str:
 
 
 def _report(log: str, what: str, messages: list[WriterCommitMessage | None]) -> None:
-    entries = sum(message.entries for message in messages if isinstance(message, Appended))
+    entries = sum(message.entries for message in messages if isinstance(message, AppendedRows))
     logger.info("%d entries appended to log %s by %s", entries, log, what)

@@ -31,7 +31,7 @@ from trunkline.spark.options import (
     write_options,
 )
 from trunkline.spark.range_reader import read_range
-from trunkline.spark.ranges import Extent, PositionRange, extent, partitions, starting_position, untrimmed
+from trunkline.spark.ranges import LogExtent, PositionRange, extent, partitions, starting_position, untrimmed
 from trunkline.spark.sink import BatchSink, StreamSink
 from trunkline.spark.stream import LogStreamReader, RefusedStream
 
@@ -78,7 +78,7 @@ class TrunklineSource(DataSource):
 class LogReader(DataSourceReader):
     """Reads what the log held when the source was created."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, found: Extent) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, found: LogExtent) -> None:
         self._options = options
         self._schema = schema
         self._extent = found

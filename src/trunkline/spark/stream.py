@@ -25,7 +25,7 @@ from trunkline.spark.connections import CONNECTIONS
 from trunkline.spark.one_line_errors import in_one_line
 from trunkline.spark.options import ReadOptions
 from trunkline.spark.range_reader import read_range
-from trunkline.spark.ranges import Extent, PositionRange, extent, partitions, starting_position, untrimmed
+from trunkline.spark.ranges import LogExtent, PositionRange, extent, partitions, starting_position, untrimmed
 
 Offset = dict[str, int]
 
@@ -80,7 +80,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with in_one_line():
             yield from read_range(self._options, self._schema, partition)
 
-    def _extent(self) -> Extent:
+    def _extent(self) -> LogExtent:
         with CONNECTIONS.using(self._options.connection) as (cluster, log):
             found = extent(cluster, log)
         self._tail = found.tail

@@ -77,7 +77,7 @@ class VerifyVerdict(Struct, frozen=True):
 
 
 def verify_all(
-    work: TaskPipeline,
+    pipeline: TaskPipeline,
     names: Sequence[str],
     seeds: Mapping[str, SeedMode],
     *,
@@ -86,7 +86,7 @@ def verify_all(
 ) -> Iterator[VerifyVerdict]:
     """Verify destinations in threads of this process, or (``context``) in Spark tasks; results are in order."""
     if context is not None:
-        sent = context.broadcast(work)
+        sent = context.broadcast(pipeline)
         pairs = [(name, seeds[name]) for name in names]
         slices = max(1, min(len(names), context.defaultParallelism))
 
@@ -97,19 +97,19 @@ def verify_all(
         sent.destroy()
         return
     with ThreadPoolExecutor(at_once, thread_name_prefix="verify") as threads:
-        yield from threads.map(lambda name: verify_target(work, name, seed=seeds[name]), names)
+        yield from threads.map(lambda name: verify_target(pipeline, name, seed=seeds[name]), names)
 
 
 def verify_target(
-    work: TaskPipeline, name: str, *, seed: SeedMode = "scan", keys_shown: int = KEYS_SHOWN
+    pipeline: TaskPipeline, name: str, *, seed: SeedMode = "scan", keys_shown: int = KEYS_SHOWN
 ) -> VerifyVerdict:
     """Compare one destination of a pipeline; ``seed``: how it was seeded. Never raises a ``TrunklineError``."""
-    target = work.targets[work.index[name]]
+    target = pipeline.targets[pipeline.index[name]]
     until = monotonic() + BUSY_S
     while True:
         try:
             with closing(open_destination(target.address)) as destination:
-                return _Verification(work, target, seed, keys_shown).verdict(destination)
+                return _Verification(pipeline, target, seed, keys_shown).verdict(destination)
         except Unreachable as error:  # such as a catalog that a flush has open
             if monotonic() > until:
                 return VerifyVerdict(name, "unverified", note=str(error))
@@ -121,8 +121,8 @@ def verify_target(
 class _Verification:
     """The comparison of one destination."""
 
-    def __init__(self, work: TaskPipeline, target: TaskDestination, seed: SeedMode, keys_shown: int) -> None:
-        self._work = work
+    def __init__(self, pipeline: TaskPipeline, target: TaskDestination, seed: SeedMode, keys_shown: int) -> None:
+        self._pipeline = pipeline
         self._target = target
         self._seed = seed
         self._keys_shown = keys_shown
@@ -133,7 +133,7 @@ class _Verification:
             return VerifyVerdict(
                 self._target.name, "unverified", note="nothing was delivered to it yet; run the pipeline"
             )
-        source = self._work.source
+        source = self._pipeline.source
         native = source.native_reads()
         with comparison_connection(*(native.extensions if native else ())) as connection:
             if divergence := self._divergence(standing):
@@ -146,7 +146,7 @@ class _Verification:
             if found.identity != standing.source:
                 note = f"its rows are of another source table ({standing.source}, not {found.identity}); reseed it"
                 return VerifyVerdict(self._target.name, "differs", standing.position, note=note)
-            both = Comparison(connection, found.columns, self._work.key if self._target.mode == "mirror" else ())
+            both = Comparison(connection, found.columns, self._pipeline.key if self._target.mode == "mirror" else ())
             if problem := _read_destination(both, batches, found.columns):
                 return VerifyVerdict(self._target.name, "differs", standing.position, note=problem)
             grew = self._read_source(connection, both, standing.position, found.columns)
@@ -155,17 +155,18 @@ class _Verification:
 
     def _divergence(self, standing: Standing) -> str:
         """Why the source has no version to compare with."""
-        lineage = self._work.source.lineage([standing.position])
+        lineage = self._pipeline.source.lineage([standing.position])
         return lineage.divergence(standing.source, standing.position, standing.mark)
 
     def _read_source(
         self, connection: duckdb.DuckDBPyConnection, both: Comparison, version: int, columns: Columns
     ) -> bool:
         """Read the part of the source; returns whether certainly no row was ever changed or removed."""
-        source, target = self._work.source, self._target
+        source, target = self._pipeline.source, self._target
         native = source.native_reads()
         if native is None:
-            both.add_batches("wanted", source.scan(version, self._work.request(columns), RouteFilter(target.values)))
+            request, routes = self._pipeline.request(columns), RouteFilter(target.values)
+            both.add_batches("wanted", source.scan(version, request, routes))
             return False
         with native.snapshot(connection, version) as snapshot:
             if _described(snapshot.columns) != _described(columns):
@@ -182,7 +183,7 @@ class _Verification:
         """With policy warn one of the rows that share a key is wanted, by R3."""
         if self._target.mode != "mirror" or self._target.duplicates != "warn":
             return 0
-        request = self._work.request(columns)
+        request = self._pipeline.request(columns)
         removed = request.empty_rows().select([ROUTE_COLUMN, *request.key])
         routes = dict.fromkeys(self._target.values, (0,))
 
@@ -192,7 +193,7 @@ class _Verification:
         return both.settle_shared(self._route(), settled)
 
     def _route(self) -> str:
-        return route_item(identifier(self._work.routing))
+        return route_item(identifier(self._pipeline.routing))
 
     def _judged(self, position: int, both: Comparison, shared: int, *, only_grew: bool) -> VerifyVerdict:
         found = both.differences(self._keys_shown)
@@ -205,8 +206,8 @@ class _Verification:
         notes += _allowed_notes(found, append=append, now=now) if outcome == "kept" else []
         if append and only_grew and found.extra:
             notes.append("the source never changed or removed a row, so none may be extra")
-        if append and self._work.key:
-            found = replace(found, first=tuple(_keyed(each, self._work.key) for each in found.first))
+        if append and self._pipeline.key:
+            found = replace(found, first=tuple(_keyed(each, self._pipeline.key) for each in found.first))
         return VerifyVerdict(
             self._target.name,
             outcome,
