@@ -43,7 +43,7 @@ def test_c8_a_store_that_comes_back_goes_on() -> None:
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [("dbname=nowhere", "nowhere"), ("user=stranger password=wrong", "stranger"), ("user=nobody", "nobody")],
+    [("dbname=nowhere", "nowhere"), ("user=stranger password=wrong", "stranger"), ("user=unknown", "unknown")],
     ids=["database", "password", "user"],
 )
 def test_c8_a_wrong_address_is_a_configuration_error(postgres: PostgresServer, change: str, named: str) -> None:

@@ -56,7 +56,7 @@ class Rig:
         self.jobs: list[ReadStandings | FlushGroup | SeedGroup] = []
         self.planner = Planner(PlannerConfig(interval_ms=0))
         self.observer = Observer(PIPELINE, "one", clock=self.clock, wall=self.clock)
-        self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._sent: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.broken: list[TrunklineError] = []
         store.configurations.configure(PIPELINE, "digest", dict.fromkeys(names, "digest"))
         self.leases = DelivererLeases(
@@ -65,8 +65,8 @@ class Rig:
             "one",
             "digest",
             600_000,
-            send=self._told.put,
-            unreachable=lambda text: None,  # tests say when the store is away
+            send=self._sent.put,
+            unreachable=lambda text: None,  # tests decide when the store is unreachable
             failed=self.broken.append,
         )
         self.observer.began(self.planner, self.leases)
@@ -79,8 +79,8 @@ class Rig:
 
     def take(self) -> None:
         """Pass on what the control store's thread has sent meanwhile."""
-        while not self._told.empty():
-            self.tell(self._told.get())
+        while not self._sent.empty():
+            self.tell(self._sent.get())
 
     def _carry_out(self, effects: Effects) -> None:
         for effect in effects:

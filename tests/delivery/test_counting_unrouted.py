@@ -34,7 +34,7 @@ class Lake:
         if self.fails:
             raise self.fails.pop()
         if 0 <= window.after < self.at.oldest:
-            raise SourceExpired(f"{window.after} is gone; seed again")
+            raise SourceExpired(f"{window.after} has expired; seed again")
         return truth(window)
 
 
@@ -174,7 +174,7 @@ def test_n5_versions_that_the_source_expired_are_skipped_with_a_warning(
 
 def test_n6_a_read_that_fails_is_tried_again(counted: ControlStore) -> None:
     lake = Lake()
-    lake.fails = [Unreachable("the lake is away"), Unreachable("the lake is away")]
+    lake.fails = [Unreachable("the lake is unreachable"), Unreachable("the lake is unreachable")]
     one = Counting(counted, lake)
     one.jobs_ended((0, 10), (20, 30))
     wait_until(lambda: counted.unrouted.counts(PIPELINE)[0] == 30)
@@ -187,7 +187,7 @@ def test_n6_after_too_many_failures_the_next_job_tries_again(
     counted: ControlStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake = Lake()
-    lake.fails = [Unreachable("the lake is away") for _ in range(5)]
+    lake.fails = [Unreachable("the lake is unreachable") for _ in range(5)]
     one = Counting(counted, lake)
     one.jobs_ended((0, 10), (20, 30))
     wait_until(lambda: "could not be counted" in caplog.text)
