@@ -16,7 +16,7 @@ from trunkline.delivery.destinations.delta import DeltaDestination
 
 
 class WatchedDelta(DeltaDestination):
-    """Calls the watcher before each access to the storage."""
+    """Reports each access to the storage to the watcher."""
 
     def __init__(self, address: DeltaAddress, watch: Watch | None) -> None:
         super().__init__(address)

@@ -158,7 +158,7 @@ def test_a_table_that_was_replaced_is_captured_again_and_followed(server: Server
 
 
 class Begun(PostgresCapture):
-    """One that has looked at the table and its publication before they changed."""
+    """One that has checked the table and its publication before they changed."""
 
     def reach(self) -> None: ...
 
@@ -269,7 +269,7 @@ def test_the_slot_moves_on_while_the_table_is_idle_and_others_are_written(
         assert captured.capture(server.capture()) == 0
         assert server.slot_position("confirmed_flush_lsn") >= written
         with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute("CHECKPOINT")  # it reports the running transactions; so do servers every 15 seconds
+            connection.execute("CHECKPOINT")  # it logs which transactions run, as servers do every 15 seconds
     assert server.slot_position("restart_lsn") > before + 1_000_000  # so the server may remove what was before
     server.run(ROW.format(a=3, b=4))
     assert captured.capture(server.capture()) == 1
@@ -326,6 +326,6 @@ def test_a_message_that_is_none_is_refused() -> None:
 
 
 def test_an_unreachable_server_is_reported(captured: CapturedLog) -> None:
-    absent = PostgresCapture(PostgresAddress("host=127.0.0.1 port=1 dbname=x", "orders"), "absent")
+    unreachable = PostgresCapture(PostgresAddress("host=127.0.0.1 port=1 dbname=x", "orders"), "unused")
     with pytest.raises(Unreachable, match="it is retried"):
-        absent.begin(None)
+        unreachable.begin(None)

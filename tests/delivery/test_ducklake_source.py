@@ -320,7 +320,7 @@ def test_a_data_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- looking up and scanning ---
 
 
-def test_a_lookup_finds_the_live_rows_of_keys_and_null_equals_null(lake: Lake) -> None:
+def test_live_finds_the_rows_of_keys_and_null_equals_null(lake: Lake) -> None:
     version = lake.run(
         inserted(1, FILE_ROWS),
         "INSERT INTO lake.items VALUES (NULL, 't0', 'n1'), (NULL, NULL, 'n2'), (1, 't1', 'twice')",
