@@ -12,8 +12,8 @@ from trunkline.check.campaign import SchedulePlan, SearchBounds, check_exhaustiv
 from trunkline.check.scenarios import SCENARIOS
 
 # Scenario: states, transitions, depth of the complete exploration. They change whenever a role, a scenario or the
-# world changes: then look at why, and pin the new figures. (A coordinator asks each node once what it keeps, which all
-# scenarios with a coordinator show.)
+# world changes: then find out why, and pin the new counts. (A coordinator asks each node once for its streams: all
+# scenarios with a coordinator show that.)
 EXHAUSTED = {
     "append": (2_221, 4_282, 38),
     "read": (1_559, 3_243, 35),  # two readers that may be swapped: 2,950 without symmetry
