@@ -130,7 +130,7 @@ def test_a_page_that_waited_in_vain_is_empty(proxy: Proxy, log: str) -> None:
     assert (page.status, page.json) == (200, {"entries": [], "next": 1})
 
 
-def test_a_poisoned_log_is_read_and_what_is_no_headers_is_shown(
+def test_a_poisoned_log_is_readable_and_invalid_headers_are_shown(
     proxy: Proxy, log: str, cluster: RunningCluster
 ) -> None:
     writing(cluster.connect, log, append_poison, create=False)
