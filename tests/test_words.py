@@ -43,7 +43,11 @@ GERUND = re.compile(r"[a-z]{3,}ing")
 
 FOLDERS = ("src", "tests", "docs", "tools", "bench")
 SUFFIXES = {".py", ".md", ".yaml", ".toml", ".html", ".js", ".css", ".1"}
-EXEMPT = ("docs/glossary.md", "tests/test_words.py")  # they list the banned phrases
+EXEMPT = (
+    "docs/glossary.md",  # lists banned phrases
+    "tests/test_words.py",
+    "src/trunkline/delivery/control/database.py",  # has the names of columns on disk
+)
 
 
 def texts(repository: Path) -> list[Path]:
