@@ -55,9 +55,9 @@ def test_the_worst_comes_first_and_says_since_when() -> None:
     assert health(replace(now, nodes=BEFORE.nodes), {}, 0) == ClusterHealth("warn", "log orders has 2 of 3 copies")
 
 
-def test_a_removed_node_is_not_counted() -> None:
-    removed = replace(node("b", live=False), state="gone")
-    assert health(replace(BEFORE, nodes=(node("a"), removed, node("c"))), {}, 0).words == "all 2 nodes live"
+def test_a_removed_node_is_not_reported_as_missing() -> None:
+    gone = replace(node("b", live=False), state="gone")
+    assert health(replace(BEFORE, nodes=(node("a"), gone, node("c"))), {}, 0).words == "all 2 nodes live"
 
 
 def test_a_silent_and_a_full_node_are_problems() -> None:

@@ -130,7 +130,9 @@ def test_a_page_that_waited_in_vain_is_empty(proxy: Proxy, log: str) -> None:
     assert (page.status, page.json) == (200, {"entries": [], "next": 1})
 
 
-def test_a_poisoned_log_is_read_with_its_unreadable_headers(proxy: Proxy, log: str, cluster: RunningCluster) -> None:
+def test_a_poisoned_log_is_readable_and_invalid_headers_are_shown(
+    proxy: Proxy, log: str, cluster: RunningCluster
+) -> None:
     writing(cluster.connect, log, append_poison, create=False)
     entries = proxy.get(f"/v1/logs/{log}/entries").json["entries"]
     assert [entry["text"].encode() for entry in entries] == [payload_of(each) for each in range(len(POISONED))]
