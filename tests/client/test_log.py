@@ -179,7 +179,7 @@ def test_a_sealed_log_is_read_only_until_it_is_reopened(cluster: Processes, name
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_reading_a_trimmed_position_raises_trimmed(cluster: Processes, name: str, policy: PolicyName) -> None:
+def test_a_trimmed_position_raises_trimmed(cluster: Processes, name: str, policy: PolicyName) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True, policy=policy)
         for content in (b"a", b"b", b"c"):
@@ -249,7 +249,7 @@ def test_a_broadcast_writer_that_closed_is_followed_by_the_next_one_at_once(
     run(cluster, test)
 
 
-def test_a_deleted_log_does_not_exist_and_its_name_stays_used(cluster: Processes, name: str) -> None:
+def test_a_deleted_log_does_not_exist_and_its_name_cannot_be_reused(cluster: Processes, name: str) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         await log.append(b"a")

@@ -99,7 +99,7 @@ def use_event(columns: dict[str, str], content: bytes, around: Callable[[int], b
         assert all(letter.glsn == 2 and letter.reason.encode(errors="replace") for letter in letters)
         assert len(letters) <= 1
         if not letters and all(row["_trunkline_version"] != 2 for row in rows):
-            assert tells_nothing(content), content
+            assert is_ignored(content), content
         for table in tables:
             net_of_ordered(table, ("id",))
         refused += [letter.reason for letter in letters]
@@ -108,7 +108,7 @@ def use_event(columns: dict[str, str], content: bytes, around: Callable[[int], b
         raise ProtocolError(refused[0])  # for the count
 
 
-def tells_nothing(content: bytes) -> bool:
+def is_ignored(content: bytes) -> bool:
     """Whether an event may be passed over: nothing in it can be a row."""
     body = json.loads(content) if content else None
     if isinstance(body, dict) and "payload" in body and "op" not in body:
