@@ -168,7 +168,7 @@ BOUNDARY = [
     boundary(
         "a stream comes back",
         projected(REPAIRED, NARROW, forged(NARROW, replace(SEG, repaired=True))),
-        f"stream {C} left the projection and came back",
+        f"stream {C} left the projection and returned",
     ),
     boundary(
         "an end is taken back",

@@ -14,7 +14,7 @@ from trunkline.check.world import World
 
 
 def silent(_text: str) -> None:
-    """Progress that nobody wants to see."""
+    """Discards progress."""
 
 
 def careless_violation() -> ViolationReport:

@@ -77,7 +77,7 @@ class Asked:
         return state + 1
 
     def hot(self, state: int) -> str:
-        return "" if state == 3 else "nobody has answered"
+        return "" if state == 3 else "no answer yet"
 
 
 def polling(role: type[Poller] = Poller, **options: Any) -> Scenario:
@@ -188,7 +188,7 @@ def test_liveness_names_the_first_state_from_which_the_goal_is_unreachable() -> 
     assert found.liveness is not None
     assert found.liveness.finding is not None
     assert found.liveness.finding.monitor == "Progress"
-    assert "Asked: nobody has answered" in found.liveness.finding.text
+    assert "Asked: no answer yet" in found.liveness.finding.text
     assert [action.kind for action in found.liveness.actions] == ["lose"]
 
 

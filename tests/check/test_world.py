@@ -223,13 +223,13 @@ def test_an_assertion_in_a_role_is_a_finding() -> None:
 def test_a_message_to_a_role_or_process_that_does_not_exist_is_a_finding() -> None:
     class Lost(Sender):
         def on_start(self) -> Effects:
-            return [Send(Address("b", "nobody"), Note(1))]
+            return [Send(Address("b", "absent"), Note(1))]
 
     class Astray(Sender):
         def on_start(self) -> Effects:
             return [Send(main("z"), Note(1))]
 
-    for role, words in ((Lost, "no role 'nobody'"), (Astray, "unknown process 'z'")):
+    for role, words in ((Lost, "no role 'absent'"), (Astray, "unknown process 'z'")):
         found = explore(World(scenario(process("a", role), process("b", Reporter)))).finding
         assert found is not None
         assert found.monitor == "RoleError"

@@ -131,7 +131,7 @@ class BoundaryWrittenOnce(SafetyMonitor):
         ids = _streams(projection)
         returned = [each for each in ids if each in state.seen and each not in _streams(before)]
         if returned:
-            raise Violation(f"stream {returned[0]} left the projection and came back")
+            raise Violation(f"stream {returned[0]} left the projection and returned")
         if before is not None:
             _succeeds(before, projection)
             reopened = not before.last.is_open and projection.last.is_open

@@ -151,8 +151,8 @@ def _ignore_expiry_of_source(self: Planner, message: Message) -> Effects:
 
 
 def _retry_expired(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
-    gone = result.outcome is Outcome.EXPIRED
-    return _on_result(self, track, job, replace(result, outcome=Outcome.TRANSIENT) if gone else result)
+    expired = result.outcome is Outcome.EXPIRED
+    return _on_result(self, track, job, replace(result, outcome=Outcome.TRANSIENT) if expired else result)
 
 
 def _ignore_history(self: Planner, message: Message) -> Effects:

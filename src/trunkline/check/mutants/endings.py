@@ -94,8 +94,8 @@ def _count_uncertain_beside_lost(group: Group, answers: Any) -> Group:
     """Uncertain answers count where no member is certain, even if others lost data."""
     intact = _intact_answers(group, answers)
     certain = tuple(member for member, answer in intact if not answer.uncertain)
-    everybody = all(member.stream in answers for member in group)
-    return certain if certain or not everybody else tuple(member for member, _ in intact)
+    all_answered = all(member.stream in answers for member in group)
+    return certain if certain or not all_answered else tuple(member for member, _ in intact)
 
 
 def _count_all_uncertain(group: Group, answers: Any) -> Group:
@@ -246,7 +246,7 @@ ENDING_MUTANTS = (
         ("reconfigurer R3",),
     ),
     Mutant(
-        "swap-believed",
+        "swap-trusted",
         "a reconfigurer that gets any answer to its swap assumes that its proposal was accepted",
         "two-takeovers",
         patch((Reconfigurer, "_swap", _remember_proposal), (Reconfigurer, "on_message", _trust_swap_answer)),

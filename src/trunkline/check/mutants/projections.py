@@ -46,8 +46,8 @@ def _remove_members_without_lease(view: Projection, nodes: tuple[NodeInfo, ...],
     """A member without a lease is removed, even the last one."""
     expired = {info.node for info in nodes if not info.live}
     ended = [segment for segment in view.segments if not segment.is_open]
-    gone = [(segment.index, m.stream) for segment in ended for m in segment.members() if m.node in expired]
-    return RemoveJoiner(*gone[0]) if gone else _next_duty(view, nodes, done)
+    removed = [(segment.index, m.stream) for segment in ended for m in segment.members() if m.node in expired]
+    return RemoveJoiner(*removed[0]) if removed else _next_duty(view, nodes, done)
 
 
 PROJECTION_MUTANTS = (

@@ -187,8 +187,8 @@ def _drop_before_swap(self: Coordinator, duty: Duty, view: Projection) -> Effect
     effects = _begin(self, duty, view)
     if isinstance(duty, ForgetTheSegments):
         forgotten = [self._segment(view, index) for index in duty.segments]
-        gone = [(segment, member) for segment in forgotten for member in segment.members()]
-        drops = [Send(Address(m.node, "storage"), Drop(target_of(view, segment, m))) for segment, m in gone]
+        dropped = [(segment, member) for segment in forgotten for member in segment.members()]
+        drops = [Send(Address(m.node, "storage"), Drop(target_of(view, segment, m))) for segment, m in dropped]
         return [*drops, *effects]
     return effects
 

@@ -83,8 +83,8 @@ def _examine_first_part(now: Situation) -> Duty | None:
 
 def _forget_small_segments(now: Situation, segments: Iterable[Segment]) -> ForgetTheSegments | None:
     """Segments with one entry count as empty."""
-    gone = (s.index for s in now.view.segments[:-1] if s.end is not None and s.end <= s.base + 1)
-    return next((ForgetTheSegments((index,)) for index in gone), None)
+    small = (s.index for s in now.view.segments[:-1] if s.end is not None and s.end <= s.base + 1)
+    return next((ForgetTheSegments((index,)) for index in small), None)
 
 
 def _forget_unchecked(projection: Projection, indexes: set[int]) -> Projection:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trunkline.check.scenario import Scenario
-from trunkline.check.scenarios.away import AWAY_SCENARIOS
 from trunkline.check.scenarios.broadcast import BROADCAST_SCENARIOS
 from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
 from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
@@ -19,6 +18,7 @@ from trunkline.check.scenarios.holes import HOLE_SCENARIOS
 from trunkline.check.scenarios.several import SEVERAL_SCENARIOS
 from trunkline.check.scenarios.space import SPACE_SCENARIOS
 from trunkline.check.scenarios.trim import TRIMMING_SCENARIOS
+from trunkline.check.scenarios.unreachable import UNREACHABLE_SCENARIOS
 from trunkline.check.scenarios.upkeep import UPKEEP_SCENARIOS
 
 _ALL = (
@@ -29,7 +29,7 @@ _ALL = (
     *TRIMMING_SCENARIOS,
     *FRESHNESS_SCENARIOS,
     *HOLE_SCENARIOS,
-    *AWAY_SCENARIOS,
+    *UNREACHABLE_SCENARIOS,
     *UPKEEP_SCENARIOS,
     *DISKS_SCENARIOS,
     *ENDING_SCENARIOS,

@@ -425,8 +425,8 @@ def scenario(
     """
     logs = (*((projection,) if projection is not None else ()), *beside)
     streams = logs if opened else ()
-    away = dead.split() + silent.split()
-    present = [each for each in nodes.split() if each not in away]
+    down = dead.split() + silent.split()
+    present = [each for each in nodes.split() if each not in down]
     storage = tuple(
         node(each, *streams, leases=each in leases.split(), records=records.get(each, ()), granted=granted.get(each))
         for each in present
@@ -434,14 +434,14 @@ def scenario(
     storage = tuple(scrubbed(spec, scrubs[spec.name]) if spec.name in scrubs else spec for spec in storage)
     if answer_max is not None:
         storage = tuple(bounded(spec, answer_max) for spec in storage)
-    gone = tuple(replace(node(each, *streams), up=False) for each in away)
+    stopped = tuple(replace(node(each, *streams), up=False) for each in down)
     if finishing:
-        monitors = (LastCopy(projection, tuple(away)), RepairedAlike(projection), *monitors)
+        monitors = (LastCopy(projection, tuple(down)), RepairedAlike(projection), *monitors)
     progress = Progress(finishing=finishing, drained=tuple(draining.split()), tidy=tidy)
     return Scenario(
         name,
         summary,
-        (*storage, *gone, meta(logs, nodes, dead=dead, draining=draining, writers=writers), *clients),
+        (*storage, *stopped, meta(logs, nodes, dead=dead, draining=draining, writers=writers), *clients),
         of_each(logs, progress, *monitors)
         if beside
         else (*safety(projection, max(granted.values(), default=0)), progress, *monitors),
@@ -453,7 +453,7 @@ def scenario(
         power_domain=tuple(power_domain.split()),
         cuts=cuts,
         sometimes=sometimes,
-        stays_down=(*away, *stays_down.split()),
+        stays_down=(*down, *stays_down.split()),
         free_timers=free_timers,
         drops=drops,
         copies=copies,

@@ -188,7 +188,9 @@ class Worker(PassiveRole):
         self.seeding.discard(job)
         if read.strayed or not read.readable:
             outcome = Outcome.TRANSIENT if seeds else Outcome.STRAYED if read.strayed else Outcome.EXPIRED
-            return self._finish(job, tuple(Result(name, outcome, error="gone") for name in self.waiting[job]))
+            return self._finish(
+                job, tuple(Result(name, outcome, error="not in the source") for name in self.waiting[job])
+            )
         applies = staged[read.incarnation]
         self.marks[job] = self.script.mark(read.incarnation, self.through.pop(job))
         named = [apply.member.destination for apply in applies]

@@ -215,8 +215,8 @@ class Table(PassiveRole):
         match message:
             case ReadPosition(start, job):
                 image = self.image
-                stands = Result(self.name, Outcome.STANDS, image.position, image.token, mark=image.mark)
-                return [Send(source, Answered(start, job, stands))]
+                result = Result(self.name, Outcome.STANDS, image.position, image.token, mark=image.mark)
+                return [Send(source, Answered(start, job, result))]
             case Restore():
                 self.image = self.backup
                 return [self._announce(restored=True), Send(source, Restored())]
@@ -235,7 +235,7 @@ class Table(PassiveRole):
         if option is Outcome.APPLIED:
             return self._apply(source, apply)
         self.troubles -= 1
-        return [self._answer(source, apply, Result(self.name, Outcome.TRANSIENT, error="away"))]
+        return [self._answer(source, apply, Result(self.name, Outcome.TRANSIENT, error="unreachable"))]
 
     def _apply(self, source: Address, apply: Apply) -> Effects:
         image, member = self.image, apply.member

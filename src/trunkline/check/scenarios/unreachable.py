@@ -1,4 +1,4 @@
-"""Scenarios of readers whose first choice of a member, or whose projection, is out of date."""
+"""Scenarios of readers that first ask a member which is down, or that have an old projection."""
 
 from __future__ import annotations
 
@@ -82,4 +82,4 @@ def tail_after_failover() -> Scenario:
     )
 
 
-AWAY_SCENARIOS = (dead_replica, tail_without_replica, peek_without_replica, tail_after_failover)
+UNREACHABLE_SCENARIOS = (dead_replica, tail_without_replica, peek_without_replica, tail_after_failover)
