@@ -60,7 +60,7 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
     assert (found.token, found.tls_ca) == ("s", "there/ca.pem")
 
 
-def test_a_timeout_of_zero_is_no_limit() -> None:
+def test_a_timeout_of_zero_means_no_limit() -> None:
     assert load({"timeout": "0"}, {}).timeout_s is None
     assert load({"timeout": "1.5"}, {}).timeout_s == 1.5
 

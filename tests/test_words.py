@@ -38,12 +38,13 @@ BANNED = {
     r"\ba look\b": "a check, a poll, a read",
 }
 PHRASES = [re.compile(pattern, re.IGNORECASE) for pattern in BANNED]
-NOUNS = {"logging", "missing", "observing", "packaging", "recording", "string"}  # not gerunds, or usual terms
+NOUNS = {"logging", "missing", "observing", "packaging", "recording", "string", "timing"}  # not gerunds, or usual terms
 GERUND = re.compile(r"[a-z]{3,}ing")
 
 FOLDERS = ("src", "tests", "docs", "tools", "bench")
 SUFFIXES = {".py", ".md", ".yaml", ".toml", ".html", ".js", ".css", ".1"}
 EXEMPT = ("docs/glossary.md", "tests/test_words.py")  # they list the banned phrases
+COLUMNS = ("src/trunkline/delivery/control/", re.compile(r"\b(?:wish|wound_up)\b"))  # names on disk cannot change
 
 
 def texts(repository: Path) -> list[Path]:
@@ -54,10 +55,11 @@ def texts(repository: Path) -> list[Path]:
     return sorted(path for path in paths if path.relative_to(repository).as_posix() not in EXEMPT)
 
 
-def offences(text: str) -> Iterator[str]:
+def offences(text: str, allowed: re.Pattern[str] | None = None) -> Iterator[str]:
     for number, line in enumerate(text.splitlines(), start=1):
+        words = allowed.sub("", line) if allowed else line
         for phrase, instead in zip(PHRASES, BANNED.values(), strict=True):
-            if found := phrase.search(line.replace("_", " ")):
+            if found := phrase.search(words.replace("_", " ")):
                 yield f"{number}: {found.group()!r}: write {instead}"
 
 
@@ -66,12 +68,12 @@ def gerunds(name: str) -> list[str]:
     return [word for word in words if GERUND.fullmatch(word) and word not in NOUNS]
 
 
-@pytest.mark.xfail(strict=False, reason="the packages are being cleaned, one after the other")
 def test_no_text_has_a_banned_phrase(repository: Path) -> None:
     found = [
-        f"{path.relative_to(repository)}:{why}"
+        f"{name}:{why}"
         for path in texts(repository)
-        for why in offences(path.read_text(encoding="utf-8"))
+        for name in [path.relative_to(repository).as_posix()]
+        for why in offences(path.read_text(encoding="utf-8"), COLUMNS[1] if name.startswith(COLUMNS[0]) else None)
     ]
     assert not found, f"{len(found)} banned phrases:\n" + "\n".join(found)
 

@@ -31,7 +31,7 @@ def test_the_same_position_of_two_logs_may_hold_two_values() -> None:
 
 
 def test_a_result_belongs_to_the_log_of_its_operation() -> None:
-    """Position 1 of one log comes after position 5 of the other: logs are not ordered among each other."""
+    """Position 1 of one log comes after position 5 of the other: positions of two logs have no order."""
     history = by("x", append(1, "other"), Completed(1, Appended(5)), append(2, "one"), Completed(2, Appended(1)))
     watched(OfLog("one", RealTimeOrder()), history)
     watched(OfLog("other", RealTimeOrder()), history)

@@ -14,7 +14,7 @@ from trunkline.check.world import World
 
 
 def silent(_text: str) -> None:
-    """Ignores progress."""
+    """Discards progress."""
 
 
 def careless_violation() -> ViolationReport:

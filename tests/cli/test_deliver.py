@@ -224,7 +224,7 @@ class Terminal:
         os.close(slave)
 
     def read(self) -> bool:
-        """Take in what it said; whether it may say more."""
+        """Read its output; returns whether more may follow."""
         while select.select([self._master], [], [], 0)[0]:
             try:
                 said = os.read(self._master, 65_536)

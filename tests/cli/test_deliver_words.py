@@ -1,4 +1,4 @@
-"""What ``deliver run`` and ``deliver status`` say, from values that need no pipeline."""
+"""The output of ``deliver run`` and ``deliver status``, from values that need no pipeline."""
 
 from __future__ import annotations
 

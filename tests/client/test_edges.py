@@ -22,7 +22,7 @@ from trunkline.runtime.process import Process
     ["text", ["text"], [1], [None], memoryview(array("i", [1, 2, 3]))],
     ids=["str", "list of str", "ints", "nones", "view of ints"],
 )
-def test_what_is_no_row_of_bytes_is_refused_and_others_are_not_touched(
+def test_a_value_that_is_not_bytes_is_rejected_and_others_are_appended(
     cluster: Processes, name: str, wrong: object
 ) -> None:
     async def test(handle: Cluster) -> None:

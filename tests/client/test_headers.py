@@ -53,7 +53,7 @@ class Name(enum.StrEnum):
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
-def test_h1_what_is_no_names_and_bytes_is_refused(wrong: Any) -> None:
+def test_h1_headers_other_than_names_and_bytes_are_rejected(wrong: Any) -> None:
     with pytest.raises(ConfigError) as refused:
         encode_all(wrong, 1)
     assert len(str(refused.value)) < 250

@@ -11,8 +11,10 @@ import pytest
 import trunkline
 from system.processes import Processes
 from trunkline.client.arguments import PolicyName
-from trunkline.client.cluster import ClientOptions, Cluster
+from trunkline.client.cluster import ClientOptions, Cluster, log_settings
 from trunkline.client.log import Log
+from trunkline.core.effects import Address, Message
+from trunkline.core.messages import Get
 from trunkline.errors import (
     ConditionFailed,
     ConfigError,
@@ -25,6 +27,7 @@ from trunkline.errors import (
     Trimmed,
     Unreachable,
 )
+from trunkline.runtime.questions import Questions
 
 LEASE_LEFT_S = 2.0  # of a writer's lease, at least: it lasts 3 s and is renewed every second
 POLICIES = ("chain", "broadcast")
@@ -176,7 +179,7 @@ def test_a_sealed_log_is_read_only_until_it_is_reopened(cluster: Processes, name
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_trimmed_is_gone_and_said_to_be_gone(cluster: Processes, name: str, policy: PolicyName) -> None:
+def test_a_trimmed_position_raises_trimmed(cluster: Processes, name: str, policy: PolicyName) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True, policy=policy)
         for content in (b"a", b"b", b"c"):
@@ -246,7 +249,7 @@ def test_a_broadcast_writer_that_closed_is_followed_by_the_next_one_at_once(
     run(cluster, test)
 
 
-def test_a_deleted_log_is_gone_and_its_name_stays_used(cluster: Processes, name: str) -> None:
+def test_a_deleted_log_does_not_exist_and_its_name_cannot_be_reused(cluster: Processes, name: str) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         await log.append(b"a")
@@ -256,6 +259,28 @@ def test_a_deleted_log_is_gone_and_its_name_stays_used(cluster: Processes, name:
         with pytest.raises(Refused, match="deleted"):
             await handle.log(name, create=True)
         assert name not in await handle.logs()
+
+    run(cluster, test)
+
+
+def test_a_log_knows_its_settings_when_it_is_opened(
+    cluster: Processes, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[Message] = []
+    ask = Questions.ask
+
+    async def counted(questions: Questions, to: Address, message: Message) -> Message:
+        requests.append(message)
+        return await ask(questions, to, message)
+
+    async def test(handle: Cluster) -> None:
+        monkeypatch.setattr(Questions, "ask", counted)
+        created = await handle.log(name, create=True, replicas=2, min_replicas=2)
+        assert requests == []  # the role that creates it has read it
+        opened = await handle.log(name)
+        assert requests == [Get(name)]
+        assert created.settings == opened.settings == log_settings(replicas=2, min_replicas=2)
+        assert requests == [Get(name)]
 
     run(cluster, test)
 

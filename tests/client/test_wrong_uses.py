@@ -314,7 +314,7 @@ def test_every_call_on_a_deleted_log_says_that_there_is_none(cluster: Processes,
     run(cluster, test)
 
 
-@pytest.mark.parametrize("text", ["owned by nobody", "the log is sealed", "no such log", "anything"])
+@pytest.mark.parametrize("text", ["owned by another", "the log is sealed", "no such log", "anything"])
 @pytest.mark.parametrize(
     ("cause", "kind"),
     [

@@ -16,7 +16,7 @@ from trunkline.delivery.destinations.delta import DeltaDestination
 
 
 class WatchedDelta(DeltaDestination):
-    """Tells the watcher before everything that touches the storage."""
+    """Reports each access to the storage to the watcher."""
 
     def __init__(self, address: DeltaAddress, watch: Watch | None) -> None:
         super().__init__(address)

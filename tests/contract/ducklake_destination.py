@@ -39,7 +39,7 @@ def instance() -> duckdb.DuckDBPyConnection:
 
 
 class WatchedCatalogs(AttachedLakes):
-    """Tells of every statement before it is run."""
+    """Reports every statement before it runs."""
 
     def __init__(self, watch: Watch | None) -> None:
         super().__init__()

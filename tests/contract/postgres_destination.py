@@ -20,11 +20,11 @@ from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.postgres import PostgresDestination
 from trunkline.delivery.destinations.postgres_table import POSITIONS
 
-NOBODY: Final = "host=127.0.0.1 port=1 dbname=none user=nobody"
+NO_SERVER: Final = "host=127.0.0.1 port=1 dbname=none user=none"
 
 
 class WatchedSession(PostgresSession):
-    """Tells of every statement before it is sent."""
+    """Reports every statement before it is sent."""
 
     def __init__(self, dsn: str, watch: Watch) -> None:
         super().__init__(dsn)
@@ -77,7 +77,7 @@ class PostgresTable:
             connection.execute(f"ALTER TABLE {self.address.schema}.{POSITIONS} DROP COLUMN mark".encode())
 
     def lost(self) -> PostgresTable:
-        return replace(self, address=PostgresAddress(NOBODY, self.address.table, self.address.schema))
+        return replace(self, address=PostgresAddress(NO_SERVER, self.address.table, self.address.schema))
 
     def _exists(self, connection: psycopg.Connection[Any], name: str) -> bool:
         found = connection.execute(

@@ -75,7 +75,7 @@ def test_c1_tokens_outlive_retirement_and_removal_from_the_configuration(store: 
 def test_c1_a_token_can_be_raised_above_what_a_destination_has_seen(store: ControlStore) -> None:
     configured(store, 2)
     acquire(store, "a")
-    store.ownerships.raise_tokens("p", {"t0": 41, "t1": 0, "nobody": 7})
+    store.ownerships.raise_tokens("p", {"t0": 41, "t1": 0, "unknown": 7})
     store.ownerships.raise_tokens("p", {"t0": 41})
     assert tokens(acquire(store, "a")) == {"t0": 42, "t1": 1}
 

@@ -1,4 +1,4 @@
-"""What a control store says when it cannot be used: rule C8 of ``delivery/control/contract.py``."""
+"""Errors of a control store that cannot be used: rule C8 of ``delivery/control/contract.py``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_c8_a_store_that_comes_back_goes_on() -> None:
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [("dbname=nowhere", "nowhere"), ("user=stranger password=wrong", "stranger"), ("user=nobody", "nobody")],
+    [("dbname=nowhere", "nowhere"), ("user=stranger password=wrong", "stranger"), ("user=unknown", "unknown")],
     ids=["database", "password", "user"],
 )
 def test_c8_a_wrong_address_is_a_configuration_error(postgres: PostgresServer, change: str, named: str) -> None:

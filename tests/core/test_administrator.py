@@ -6,7 +6,7 @@ import pytest
 
 from core.driver import APPLICATION, announced, messages, registered, results, seen, sent
 from trunkline.check.scenarios.cluster import CHAIN2, CHAIN3, CLUSTER, LOG, chain_log
-from trunkline.core.administrator import NOBODY, Administrator, AdministratorConfig
+from trunkline.core.administrator import NO_OWNER, Administrator, AdministratorConfig
 from trunkline.core.calls import CreateLog, DeleteRequested, SealRequested, SubscribeRequested, TrimRequested
 from trunkline.core.effects import Choose, Effects, Message, SetTimer
 from trunkline.core.events import Created, CreateRefused, ReopenRequested, RequestRefused, SegmentEnded, Trimmed
@@ -94,7 +94,7 @@ def test_a_new_broadcast_log_has_no_owner() -> None:
     assert isinstance(choose, Choose)
     [change] = messages(client.role.on_choice(choose.key, choose.options[0]))
     assert isinstance(change, ChangeProjection)
-    assert change.projection.last.owner == NOBODY
+    assert change.projection.last.owner == NO_OWNER
 
 
 # -------------------------------------------------------------------------------------------------------------- trim

@@ -262,7 +262,7 @@ def rest_of(effects: Effects) -> int:
     return next(e.after_ms for e in reversed(effects) if isinstance(e, SetTimer) and e.key == "tick")
 
 
-def test_with_nothing_due_it_rests_until_it_is_told_to_check() -> None:
+def test_without_duties_it_waits_until_the_next_check() -> None:
     role, effects = patient(registered("a b c"))
     assert rest_of(effects) == role.config.rest_ms
     assert messages(role.on_message(ME, CheckNow())) == [Refresh(LOG)]

@@ -107,7 +107,7 @@ def unwritten(stream: str) -> Unwritten:
     return Unwritten(stream, 2, 4, sealed=True)
 
 
-def told_of_the_end(stream: str) -> Finalize:
+def end_notice(stream: str) -> Finalize:
     member = next(m for m in REPAIRED.last.members() if m.stream == stream)
     return Finalize(descriptor_of(REPAIRED, REPAIRED.last, member), 4)
 
@@ -132,7 +132,7 @@ def test_f5_a_repaired_segment_is_read_around_a_bad_member(why: str) -> None:
 
 def test_f5_a_member_without_the_value_receives_the_end_once_and_is_read_again() -> None:
     filler = Filled(REPAIRED)
-    assert sent(filler.deliver(unwritten(HEAD))) == [("a.storage", told_of_the_end(HEAD))]
+    assert sent(filler.deliver(unwritten(HEAD))) == [("a.storage", end_notice(HEAD))]
     assert filler.role.phase == "preparing"
     assert filler.deliver(unwritten(HEAD)) == []  # doubled
     assert sent(filler.deliver(Finalized(HEAD))) == [("a.storage", read(HEAD))]
@@ -142,7 +142,7 @@ def test_f5_a_member_without_the_value_receives_the_end_once_and_is_read_again()
 def test_f5_a_member_that_knows_the_end_and_has_nothing_is_passed_over() -> None:
     filler = Filled(REPAIRED)
     for stream, following in ((HEAD, MIDDLE), (MIDDLE, LAST)):
-        assert messages(filler.deliver(unwritten(stream))) == [told_of_the_end(stream)]
+        assert messages(filler.deliver(unwritten(stream))) == [end_notice(stream)]
         filler.deliver(Finalized(stream))
         assert messages(filler.deliver(unwritten(stream))) == [read(following)]
     filler.deliver(unwritten(LAST))
@@ -256,7 +256,7 @@ def test_f2_an_entry_further_down_where_the_head_has_junk_returns_nothing(reache
 
 def test_f4_a_member_receives_the_end_before_a_run_is_written() -> None:
     filler = FilledRun(ENDED, 4)
-    assert messages(filler.deliver(Rejected(HEAD, 2, Reason.END_UNKNOWN))) == [told_of_the_end(HEAD)]
+    assert messages(filler.deliver(Rejected(HEAD, 2, Reason.END_UNKNOWN))) == [end_notice(HEAD)]
     assert messages(filler.deliver(Finalized(HEAD))) == [FillRun(target(ENDED, HEAD), 2, 4, repair=True)]
 
 

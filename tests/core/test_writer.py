@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from core.driver import APPLICATION, announced, data, messages, results, seen, sent, target, timers
 from trunkline.check.scenarios.cluster import BROADCAST3, LOG, appends, broadcast_log
-from trunkline.core.administrator import NOBODY
+from trunkline.core.administrator import NO_OWNER
 from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Effects, Message, SetTimer
 from trunkline.core.entries import Frame
@@ -268,7 +268,7 @@ def test_w5_a_restarted_process_is_another_owner() -> None:
 
 
 def test_w5_a_new_log_has_no_owner_and_needs_no_takeover() -> None:
-    assert NEW.last.owner.process == NOBODY.process
+    assert NEW.last.owner.process == NO_OWNER.process
     writer, effects = refreshed(NEW)
     assert messages(effects) == [EndOpenSegment(LOG, 0, owner=ME)]
     taken = ended(NEW, 1, ME)

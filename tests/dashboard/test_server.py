@@ -17,7 +17,7 @@ from trunkline.dashboard.guard import OPERATING_HEADER
 from trunkline.dashboard.server import Dashboard, DashboardConfig
 from trunkline.errors import ConfigError
 
-NOBODY: Final = ConnectionConfig(connect=("127.0.0.1:1",))
+UNREACHABLE: Final = ConnectionConfig(connect=("127.0.0.1:1",))
 OWN: Final = {OPERATING_HEADER: "1"}
 REQUEST: Final = {"store": 0, "pipeline": "tenants", "destination": "acme", "desired_state": "paused"}
 
@@ -31,7 +31,7 @@ def served(ask: Ask, **settings: object) -> None:
 
     async def run() -> None:
         failures: list[str] = []
-        config = DashboardConfig(NOBODY, listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]
+        config = DashboardConfig(UNREACHABLE, listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]
         dashboard = Dashboard(config, failures.append)
         try:
             async with ClientSession(await dashboard.start()) as client:
@@ -202,12 +202,12 @@ def test_a_taken_port_and_an_invalid_store_are_errors() -> None:
     async def ask(client: ClientSession, _: Dashboard) -> None:
         async with client.get("/") as answer:
             taken = answer.url.authority
-        second = Dashboard(DashboardConfig(NOBODY, listen=taken), lambda _: None)
+        second = Dashboard(DashboardConfig(UNREACHABLE, listen=taken), lambda _: None)
         with pytest.raises(ConfigError, match=r"--listen: cannot listen on .*; choose another address"):
             await second.start()
         await second.close()
         with pytest.raises(ConfigError, match="is not a valid control store"):
-            Dashboard(DashboardConfig(NOBODY, stores=("mysql:x",)), lambda _: None)
+            Dashboard(DashboardConfig(UNREACHABLE, stores=("mysql:x",)), lambda _: None)
 
     served(ask)
 

@@ -133,7 +133,7 @@ def test_w2_a_page_receives_everything_first_and_then_changes(store: FilledStore
         assert (await received(page))["reset"] is True
         first = await until(page, lambda patch: "destinations" in patch)
         assert [row["name"] for row in first["destinations"]["rows"]] == ["acme", "globex"]
-        assert "feed" not in first, "what was there before anybody looked is no news"
+        assert "feed" not in first, "events from before the first poll are not reported"
         await asyncio.to_thread(store.report, "acme", Status("halted", 7, error="acme: full"))
         changed = await until(page, lambda patch: "destinations" in patch)
         assert [row["name"] for row in changed["destinations"]["rows"]] == ["acme"]

@@ -55,7 +55,7 @@ def test_the_worst_comes_first_and_says_since_when() -> None:
     assert health(replace(now, nodes=BEFORE.nodes), {}, 0) == ClusterHealth("warn", "log orders has 2 of 3 copies")
 
 
-def test_a_node_that_is_gone_for_ever_is_not_missed() -> None:
+def test_a_removed_node_is_not_reported_as_missing() -> None:
     gone = replace(node("b", live=False), state="gone")
     assert health(replace(BEFORE, nodes=(node("a"), gone, node("c"))), {}, 0).words == "all 2 nodes live"
 

@@ -37,7 +37,7 @@ class CapturedLog:
         self._routing = routing
 
     def close(self) -> None:
-        """Let go of the source's connection: it would look for its cluster when that has ended."""
+        """Close the source's connection: it would redial its cluster after that has ended."""
         forget_reader(self.source.address)
 
     def capture(self, source: ChangeSource) -> int:
@@ -93,7 +93,7 @@ class CapturedLog:
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """A source that got no answer in its own time is asked again: other tests may keep the machine busy."""
+    """Retry a source that timed out: other tests may keep the machine busy."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -39,7 +39,7 @@ class Server:
         return PostgresCapture(PostgresAddress(self.dsn, "orders"), self.slot)
 
     def rows(self) -> list[dict[str, Any]]:
-        """As the log should tell them; texts of JSON and of numbers without a scale as the server writes them."""
+        """As the log should have them; JSON and numbers without a scale as the server's text."""
         query = (
             "SELECT id, tenant, amount, loose::text AS loose, doc::text AS doc, tags, numbers, at, local, day, raw, "
             "ref::text AS ref, ok, score, big FROM orders"

@@ -56,7 +56,7 @@ class Rig:
         self.jobs: list[ReadStandings | FlushGroup | SeedGroup] = []
         self.planner = Planner(PlannerConfig(interval_ms=0))
         self.observer = Observer(PIPELINE, "one", clock=self.clock, wall=self.clock)
-        self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._sent: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.broken: list[TrunklineError] = []
         store.configurations.configure(PIPELINE, "digest", dict.fromkeys(names, "digest"))
         self.leases = DelivererLeases(
@@ -65,8 +65,8 @@ class Rig:
             "one",
             "digest",
             600_000,
-            send=self._told.put,
-            unreachable=lambda text: None,  # tests say when the store is away
+            send=self._sent.put,
+            unreachable=lambda text: None,  # tests decide when the store is unreachable
             failed=self.broken.append,
         )
         self.observer.began(self.planner, self.leases)
@@ -78,9 +78,9 @@ class Rig:
         self._carry_out(self.planner.on_message(HOST, message))
 
     def take(self) -> None:
-        """What the control store's thread has told meanwhile."""
-        while not self._told.empty():
-            self.tell(self._told.get())
+        """Pass on what the control store's thread has sent meanwhile."""
+        while not self._sent.empty():
+            self.tell(self._sent.get())
 
     def _carry_out(self, effects: Effects) -> None:
         for effect in effects:
@@ -128,7 +128,7 @@ class Rig:
         self.settle()
 
     def settle(self) -> None:
-        """Until the control store has been told all that it is told."""
+        """Wait until all calls to the control store are done."""
         reached = threading.Event()
         self.leases.submit(reached.set)
         assert reached.wait(WAIT_S)

@@ -116,7 +116,7 @@ class Pipe(Generic[SourceT]):
         return reports
 
     def given(self, *steps: Any) -> None:
-        """What a case begins with."""
+        """The start of a case."""
         for step in steps:
             through = self.table.write(step)
         self.catch_up(through)

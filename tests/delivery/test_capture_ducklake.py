@@ -1,4 +1,4 @@
-"""A DuckLake table captured into a real log: every version of it can be told from the log."""
+"""A DuckLake table captured into a real log: every version can be reconstructed from it."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_columns_that_change_and_a_slot_that_is_lost_capture_all_rows_again(
     server.run("DELETE FROM orders WHERE id = 2")
     captured.capture(server.capture())
     assert sorted(row["id"] for row in captured.rows()) == [1, 3, 4, 5]
-    assert "is gone" in caplog.text
+    assert "does not exist any more" in caplog.text
 
 
 def test_a_snapshot_that_fails_after_a_slot_was_created_again_is_repeated(
@@ -121,15 +121,15 @@ def test_a_snapshot_that_fails_after_a_slot_was_created_again_is_repeated(
     captured.capture(server.capture())
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("SELECT pg_drop_replication_slot(%s)", [server.slot])
-    server.run(ROW.format(a=4, b=5))  # nobody keeps this
+    server.run(ROW.format(a=4, b=5))  # no slot keeps this
     broken = server.capture()
     broken.begin(next(reversed(captured.positions().values())))
-    told = broken.transactions()
+    transactions = broken.transactions()
     with trunkline.sync.connect(captured.connect) as cluster:
         log = CaptureLog(cluster, captured.log)
         log.take_over()
-        log.write(next(told))  # a snapshot is due
-        next(told)  # it is read and not written
+        log.write(next(transactions))  # a snapshot is due
+        next(transactions)  # it is read and not written
     broken.close()
     captured.capture(server.capture())
     assert comparable(captured.rows()) == comparable(server.rows())
@@ -158,7 +158,7 @@ def test_a_table_that_was_replaced_is_captured_again_and_followed(server: Server
 
 
 class Begun(PostgresCapture):
-    """One that has looked at the table and its publication before they changed."""
+    """One that has checked the table and its publication before they changed."""
 
     def reach(self) -> None: ...
 
@@ -269,7 +269,7 @@ def test_the_slot_moves_on_while_the_table_is_idle_and_others_are_written(
         assert captured.capture(server.capture()) == 0
         assert server.slot_position("confirmed_flush_lsn") >= written
         with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute("CHECKPOINT")  # it tells which transactions run; so do servers every 15 seconds
+            connection.execute("CHECKPOINT")  # it logs which transactions run, as servers do every 15 seconds
     assert server.slot_position("restart_lsn") > before + 1_000_000  # so the server may remove what was before
     server.run(ROW.format(a=3, b=4))
     assert captured.capture(server.capture()) == 1
@@ -326,6 +326,6 @@ def test_a_message_that_is_none_is_refused() -> None:
 
 
 def test_an_unreachable_server_is_reported(captured: CapturedLog) -> None:
-    nobody = PostgresCapture(PostgresAddress("host=127.0.0.1 port=1 dbname=x", "orders"), "nobody")
+    unreachable = PostgresCapture(PostgresAddress("host=127.0.0.1 port=1 dbname=x", "orders"), "unused")
     with pytest.raises(Unreachable, match="it is retried"):
-        nobody.begin(None)
+        unreachable.begin(None)

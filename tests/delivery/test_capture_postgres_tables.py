@@ -95,7 +95,7 @@ def captured(cluster: RunningCluster, server: Server) -> Iterator[CapturedLog]:
         yield log
 
 
-def told(captured: CapturedLog) -> dict[int, dict[str, str]]:
+def captured_values(captured: CapturedLog) -> dict[int, dict[str, str]]:
     """The rows of the log by their id, as texts: Python does not have all of the values."""
     rows = pa.Table.from_batches(captured.batches())
     with duckdb.connect() as connection:
@@ -123,7 +123,7 @@ def test_every_value_comes_as_it_is_in_a_snapshot_and_in_the_stream(server: Serv
                 connection.execute(f"INSERT INTO orders VALUES (%s, {marks})".encode(), [first + number, "x", *given])
             wanted[first + number] = row
         captured.capture(server.capture())
-        assert told(captured) == wanted
+        assert captured_values(captured) == wanted
 
 
 def columns_of(types: Mapping[str, object]) -> str:
@@ -211,7 +211,7 @@ def test_a_table_whose_rows_may_be_hidden_from_the_role_is_refused(
     server.run(f"ALTER TABLE orders OWNER TO {role}")  # an owner sees all
     captured.capture(capture)
     assert comparable(captured.rows()) == comparable(server.rows())
-    server.run("ALTER TABLE orders FORCE ROW LEVEL SECURITY")  # unless it was told otherwise
+    server.run("ALTER TABLE orders FORCE ROW LEVEL SECURITY")  # which does not exempt the owner
     with pytest.raises(ConfigError, match="row-level security"):
         captured.capture(capture)
     server.run(f"ALTER ROLE {role} BYPASSRLS", ROW.format(a=5, b=6))

@@ -50,7 +50,7 @@ def mirrors(shop: Shop) -> list[str]:
     return [name for name, site in shop.sites.items() if site.target.mode == "mirror"]
 
 
-def test_compaction_of_the_source_is_no_change_and_hides_none(shop: Shop) -> None:
+def test_compaction_of_the_source_changes_nothing_and_hides_no_change(shop: Shop) -> None:
     """Merged files and flushed rows hold the same rows, with the versions in which they came and went."""
     before, held = shop.traces(), appended(shop)
     for maintenance in (MERGE_FILES, FLUSH_INLINED, MERGE_FILES):
@@ -80,7 +80,7 @@ def test_compaction_of_the_source_is_no_change_and_hides_none(shop: Shop) -> Non
     assert appended(shop) == [sorted([*(each or ()), *(content(rows) or ())]) for each in held]
 
 
-def test_a_rewrite_of_the_source_is_no_change_and_no_window_has_to_cross_it(shop: Shop) -> None:
+def test_a_rewrite_of_the_source_changes_nothing_and_no_window_has_to_cross_it(shop: Shop) -> None:
     before = shop.traces()
     rewritten = shop.table.write(REWRITE)
     shop.table.write_trail()

@@ -255,9 +255,9 @@ def test_a_problem_of_the_defaults_is_reported_once(tmp_path: Path) -> None:
 
 def test_a_thousand_problems_do_not_flood_the_screen(tmp_path: Path) -> None:
     text = HEAD + "destinations:\n" + "- {nam: x}\n" * 1000
-    told = problems(tmp_path, text)
-    assert len(told) == PROBLEMS_SHOWN_MAX + 1
-    assert told[-1] == "and 2950 more; correct these first"
+    found = problems(tmp_path, text)
+    assert len(found) == PROBLEMS_SHOWN_MAX + 1
+    assert found[-1] == "and 2950 more; correct these first"
 
 
 def test_a_missing_empty_or_binary_file_is_named(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_missing_empty_or_binary_file_is_named(tmp_path: Path) -> None:
         load_pipeline(tmp_path / "latin.yaml")
 
 
-# URLs: as a path one is a local folder called "s3:", in which nobody would look for the rows
+# URLs: as a path one is a local folder called "s3:", where no one would look for the rows
 
 DELTA = "destinations: [{name: a, type: delta, path: '%s'}]"
 LAKE = "destinations: [{name: a, type: ducklake, catalog: '%s', data_path: '%s', table: t}]"
@@ -341,22 +341,22 @@ def test_a_url_of_a_source_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, where: str) -> None:
-    (told,) = problems(tmp_path, HEAD + f"destinations: [{where}]\n")
-    assert told.startswith("orders.yaml:5: destinations[0].")
-    assert "314159" not in told
+    (found,) = problems(tmp_path, HEAD + f"destinations: [{where}]\n")
+    assert found.startswith("orders.yaml:5: destinations[0].")
+    assert "314159" not in found
 
 
 def test_a_secret_of_the_control_store_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    (told,) = problems(tmp_path, HEAD + ONE + "control: {store: 'postgres:host=h password=314159'}\n")
-    assert told.startswith("orders.yaml:6: control.store: holds a password; remove it")
-    assert "314159" not in told
+    (found,) = problems(tmp_path, HEAD + ONE + "control: {store: 'postgres:host=h password=314159'}\n")
+    assert found.startswith("orders.yaml:6: control.store: holds a password; remove it")
+    assert "314159" not in found
 
 
 @pytest.mark.parametrize("setting", ["executor.extraJavaOptions", "driver.defaultJavaOptions", "jars.repositories"])
 def test_a_setting_that_java_is_started_with_cannot_be_a_secret(tmp_path: Path, setting: str) -> None:
     text = HEAD + ONE + f"spark: {{conf_env: {{spark.{setting}: OPTIONS, spark.hadoop.fs.s3a.secret.key: OPTIONS}}}}"
-    (told,) = problems(tmp_path, text, {"OPTIONS": "x"})
-    assert told == (
+    (found,) = problems(tmp_path, text, {"OPTIONS": "x"})
+    assert found == (
         f"orders.yaml:6: spark.conf_env.spark.{setting}: is read when Java starts, and is visible in its "
         "command line; move it to spark.conf"
     )

@@ -1,4 +1,4 @@
-"""Rows that no destination takes are counted once each, in whatever order windows end and whoever delivers them."""
+"""Unrouted rows are counted once each, in whatever order windows end, and with several deliverers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Lake:
         if self.fails:
             raise self.fails.pop()
         if 0 <= window.after < self.at.oldest:
-            raise SourceExpired(f"{window.after} is gone; seed again")
+            raise SourceExpired(f"{window.after} has expired; seed again")
         return truth(window)
 
 
@@ -52,22 +52,22 @@ def unrouted(through: int) -> UnroutedCounts:
 
 
 class Counting:
-    """A counter, and what it showed."""
+    """A counter, and what it published."""
 
     def __init__(self, store: ControlStore, lake: Lake, *, patience_s: float = 0.0) -> None:
-        self.shown: list[tuple[int, UnroutedCounts]] = []
+        self.published: list[tuple[int, UnroutedCounts]] = []
         self.counter = UnroutedCounter(
             store,
             PIPELINE,
             lake.count,
             lambda: lake.at,
-            lambda through, counts: self.shown.append((through, counts)),
+            lambda through, counts: self.published.append((through, counts)),
             patience_s=patience_s,
             retry_first_s=0.01,
         )
         self.counter.begin()
 
-    def told(self, *windows: tuple[int, int], counted: bool = True) -> None:
+    def jobs_ended(self, *windows: tuple[int, int], counted: bool = True) -> None:
         for after, through in windows:
             window = Window(after, through)
             self.counter.job_ended(window, truth(window) if counted else None)
@@ -82,17 +82,17 @@ def counted(store: ControlStore) -> ControlStore:
 def test_n1_windows_that_follow_each_other_are_added_without_a_read(counted: ControlStore) -> None:
     lake = Lake()
     one = Counting(counted, lake, patience_s=60)
-    one.told((0, 10), (10, 12), (12, 30), (10, 12))
+    one.jobs_ended((0, 10), (10, 12), (12, 30), (10, 12))
     one.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == []
-    assert one.shown[-1] == (30, unrouted(30))
+    assert one.published[-1] == (30, unrouted(30))
 
 
 def test_n2_a_gap_is_read_for_itself(counted: ControlStore) -> None:
     lake = Lake()
     one = Counting(counted, lake)
-    one.told((0, 10), (20, 30))
+    one.jobs_ended((0, 10), (20, 30))
     one.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == [Window(10, 20)]
@@ -101,7 +101,7 @@ def test_n2_a_gap_is_read_for_itself(counted: ControlStore) -> None:
 def test_n2_of_an_overlapping_window_only_the_rest_is_read(counted: ControlStore) -> None:
     lake = Lake()
     one = Counting(counted, lake, patience_s=60)
-    one.told((0, 10), (5, 30))
+    one.jobs_ended((0, 10), (5, 30))
     one.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == [Window(10, 30)]
@@ -110,8 +110,8 @@ def test_n2_of_an_overlapping_window_only_the_rest_is_read(counted: ControlStore
 def test_n2_a_window_whose_job_did_not_count_is_read(counted: ControlStore) -> None:
     lake = Lake()
     one = Counting(counted, lake)
-    one.told((0, 10))
-    one.told((10, 20), counted=False)
+    one.jobs_ended((0, 10))
+    one.jobs_ended((10, 20), counted=False)
     one.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (20, unrouted(20))
     assert lake.reads == [Window(10, 20)]
@@ -120,7 +120,7 @@ def test_n2_a_window_whose_job_did_not_count_is_read(counted: ControlStore) -> N
 def test_n3_a_read_crosses_no_stop(counted: ControlStore) -> None:
     lake = Lake(stops=(5, 15, 18, 25))
     one = Counting(counted, lake)
-    one.told((0, 10), (20, 30))
+    one.jobs_ended((0, 10), (20, 30))
     one.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == [Window(10, 15), Window(15, 18), Window(18, 20)]
@@ -129,7 +129,7 @@ def test_n3_a_read_crosses_no_stop(counted: ControlStore) -> None:
 def test_n3_where_nothing_was_counted_the_state_is(counted: ControlStore) -> None:
     lake = Lake(stops=(5,), oldest=8)
     one = Counting(counted, lake)
-    one.told((20, 30))
+    one.jobs_ended((20, 30))
     one.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == [Window(BEFORE_ALL, 20)]
@@ -148,11 +148,11 @@ def test_n3_a_seed_counts_as_the_window_from_nothing_when_nothing_was_counted(co
 def test_n4_a_gap_that_others_close_is_not_read(counted: ControlStore) -> None:
     lake = Lake()
     one, other = Counting(counted, lake, patience_s=60), Counting(counted, lake, patience_s=60)
-    one.told((0, 10), (20, 30))
+    one.jobs_ended((0, 10), (20, 30))
     wait_until(lambda: counted.unrouted.counts(PIPELINE)[0] == 10)
-    other.told((10, 20))
+    other.jobs_ended((10, 20))
     other.counter.close()
-    one.told((30, 31))
+    one.jobs_ended((30, 31))
     one.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (31, unrouted(31))
     assert lake.reads == []
@@ -163,7 +163,7 @@ def test_n5_versions_that_the_source_expired_are_skipped_with_a_warning(
 ) -> None:
     lake = Lake(oldest=15)
     one = Counting(counted, lake)
-    one.told((0, 10), (20, 30))
+    one.jobs_ended((0, 10), (20, 30))
     one.counter.close()
     through, counts = counted.unrouted.counts(PIPELINE)
     lost = sum(truth(Window(10, 15)).values())
@@ -174,9 +174,9 @@ def test_n5_versions_that_the_source_expired_are_skipped_with_a_warning(
 
 def test_n6_a_read_that_fails_is_tried_again(counted: ControlStore) -> None:
     lake = Lake()
-    lake.fails = [Unreachable("the lake is away"), Unreachable("the lake is away")]
+    lake.fails = [Unreachable("the lake is unreachable"), Unreachable("the lake is unreachable")]
     one = Counting(counted, lake)
-    one.told((0, 10), (20, 30))
+    one.jobs_ended((0, 10), (20, 30))
     wait_until(lambda: counted.unrouted.counts(PIPELINE)[0] == 30)
     one.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
@@ -187,12 +187,12 @@ def test_n6_after_too_many_failures_the_next_job_tries_again(
     counted: ControlStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake = Lake()
-    lake.fails = [Unreachable("the lake is away") for _ in range(5)]
+    lake.fails = [Unreachable("the lake is unreachable") for _ in range(5)]
     one = Counting(counted, lake)
-    one.told((0, 10), (20, 30))
+    one.jobs_ended((0, 10), (20, 30))
     wait_until(lambda: "could not be counted" in caplog.text)
     assert counted.unrouted.counts(PIPELINE)[0] == 10
-    one.told((30, 31))
+    one.jobs_ended((30, 31))
     wait_until(lambda: counted.unrouted.counts(PIPELINE)[0] == 31)
     one.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (31, unrouted(31))
@@ -201,12 +201,12 @@ def test_n6_after_too_many_failures_the_next_job_tries_again(
 def test_without_finishing_a_gap_stays_and_the_next_deliverer_closes_it(counted: ControlStore) -> None:
     lake = Lake()
     one = Counting(counted, lake, patience_s=60)
-    one.told((0, 10), (20, 30))
+    one.jobs_ended((0, 10), (20, 30))
     one.counter.close(finish=False)
     assert counted.unrouted.counts(PIPELINE) == (10, unrouted(10))
     assert lake.reads == []
     later = Counting(counted, lake)
-    later.told((30, 31))
+    later.jobs_ended((30, 31))
     later.counter.close()
     assert counted.unrouted.counts(PIPELINE) == (31, unrouted(31))
 
@@ -214,7 +214,7 @@ def test_without_finishing_a_gap_stays_and_the_next_deliverer_closes_it(counted:
 def test_more_windows_than_can_wait_are_counted_all_the_same(counted: ControlStore) -> None:
     lake = Lake()
     one = Counting(counted, lake, patience_s=60)
-    one.told(*((at, at + 1) for at in range(50, 50 + WINDOWS_MAX + 20)))
+    one.jobs_ended(*((at, at + 1) for at in range(50, 50 + WINDOWS_MAX + 20)))
     one.counter.close()
     last = 50 + WINDOWS_MAX + 20
     assert counted.unrouted.counts(PIPELINE) == (last, unrouted(last))
@@ -229,7 +229,7 @@ def test_windows_in_any_order_from_several_deliverers_are_counted_once(counted: 
     for _ in range(30):
         after = chance.choice([0, chance.randrange(190), chance.randrange(190)])
         through = min(199, after + chance.randrange(1, 30))
-        chance.choice(several).told((after, through), counted=chance.random() < 0.8)
+        chance.choice(several).jobs_ended((after, through), counted=chance.random() < 0.8)
         ends.append(through)
     for each in several:
         each.counter.close()

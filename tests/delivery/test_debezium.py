@@ -56,7 +56,7 @@ class Read:
         return found
 
 
-# ------------------------------------------------------------------------------------------------ what is no envelope
+# ------------------------------------------------------------------------------------------ events without an envelope
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_b4_a_removal_with_its_key_alone_is_malformed(tenant: Any, rest: Any, op
 
 
 def test_b4_a_removal_without_a_routing_value_is_recognised_by_its_other_columns() -> None:
-    """Nobody had it: it was counted as unrouted."""
+    """It was unrouted, and counted as such."""
     found = Read(envelope("d", row(1, None)), envelope("u", row(2, None), row(2, "acme")))
     assert found.reasons == {}
     assert [each["_trunkline_route"] for each in found.rows] == [None, None, "acme", "acme"]

@@ -16,12 +16,12 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "delivery.md"
 def test_every_key_and_every_metric_is_in_the_document_as_the_code_has_it(reference: object) -> None:
     assert callable(reference)
     assert reference().strip() in DOCUMENT.read_text(), (
-        "docs/delivery.md is out of date: write the tables anew with `python tests/delivery/test_delivery_docs.py`"
+        "docs/delivery.md is out of date: write the tables again with `python tests/delivery/test_delivery_docs.py`"
     )
 
 
 def main() -> None:
-    """Write the document's tables anew."""
+    """Write the tables of the document."""
     text = DOCUMENT.read_text()
     head = text[: text.index("## Every configuration key")]
     tables = f"## Every configuration key\n\n{configuration_reference().strip()}\n\n"

@@ -36,7 +36,7 @@ FILE_ROWS = 20  # more than are inlined
 
 
 class Lake:
-    """A lake with a table ``items``. Between statements nobody has it open."""
+    """A lake with a table ``items``. It is closed between statements."""
 
     def __init__(self, folder: Path, catalog: str | None = None, inlining: int = 10) -> None:
         self.address = LakeAddress(catalog or str(folder / "lake.db"), "items", data_path=str(folder / "data"))
@@ -320,7 +320,7 @@ def test_a_data_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- looking up and scanning ---
 
 
-def test_a_look_up_finds_the_live_rows_of_keys_and_null_equals_null(lake: Lake) -> None:
+def test_live_finds_the_rows_of_keys_and_null_equals_null(lake: Lake) -> None:
     version = lake.run(
         inserted(1, FILE_ROWS),
         "INSERT INTO lake.items VALUES (NULL, 't0', 'n1'), (NULL, NULL, 'n2'), (1, 't1', 'twice')",

@@ -94,7 +94,7 @@ def test_a_killed_executor_costs_nothing_and_doubles_nothing(postgres: PostgresS
 
 @contextmanager
 def lock_of(site: Site) -> Iterator[None]:
-    """Nobody can move the position of this destination meanwhile."""
+    """No process can move the position of this destination meanwhile."""
     assert isinstance(site.table, PostgresTable)
     record = sql.Identifier(site.table.address.schema, POSITIONS)
     with psycopg.connect(site.table.address.dsn) as connection:
@@ -111,7 +111,7 @@ def waiting_port(server: PostgresServer) -> int:
             if row := found.fetchone():
                 return int(row[0])
             time.sleep(LOOK_AGAIN_S)
-    raise AssertionError("nobody waits for the lock")
+    raise AssertionError("no process waits for the lock")
 
 
 def owner_of(port: int) -> int:
@@ -125,7 +125,7 @@ def owner_of(port: int) -> int:
                     if f"socket:[{inode}]" in open_files(process):
                         return process
         time.sleep(LOOK_AGAIN_S)
-    raise AssertionError(f"nobody has port {port}")
+    raise AssertionError(f"no process has port {port}")
 
 
 def executor_of(process: int) -> int:

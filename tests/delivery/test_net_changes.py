@@ -28,7 +28,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.bool_(): [None, True, False],
     pa.timestamp("us"): [None, datetime(1969, 12, 31), datetime(2024, 5, 5, 1, 2, 3, 4)],  # noqa: DTZ001
 }
-ROUTE_VALUES = ["a", "b", "c", "nobody's", None]
+ROUTE_VALUES = ["a", "b", "c", "unrouted", None]
 ROUTINGS: list[Routes] = [
     {"a": (0,), "b": (1,), "c": (2,)},
     {"a": (0, 1), "b": (1,), None: (2,)},  # one value for two destinations, and one destination for two values

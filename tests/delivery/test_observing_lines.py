@@ -52,14 +52,14 @@ def test_a_halt_is_an_error_that_names_the_destination_and_what_to_do(
 ) -> None:
     one = started(rig, ["a", "b"])
     one.tell(SourceAt(11))
-    one.work({"a": Result("a", Outcome.PERMANENT, error="a: column x is gone; add it and resume")})
+    one.work({"a": Result("a", Outcome.PERMANENT, error="a: column x is missing; add it and resume")})
     one.tick()
     (line,) = lines(caplog, "halted")
     assert line.levelno == logging.ERROR
-    assert fields(line)["error"] == "a: column x is gone; add it and resume"
+    assert fields(line)["error"] == "a: column x is missing; add it and resume"
     status = one.statuses()["a"]
     assert status is not None
-    assert (status.state, status.error, status.position) == ("halted", "a: column x is gone; add it and resume", 10)
+    assert (status.state, status.error, status.position) == ("halted", "a: column x is missing; add it and resume", 10)
 
 
 def test_duplicates_and_missing_rows_are_warned_of(rig: Make, caplog: pytest.LogCaptureFixture) -> None:

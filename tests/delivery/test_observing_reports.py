@@ -259,7 +259,7 @@ def test_v1_any_thread_may_ask_while_the_loop_works(rig: Make) -> None:
     assert wrong == []
 
 
-def test_v2_a_look_that_takes_long_is_not_taken_again_soon(rig: Make) -> None:
+def test_v2_a_slow_poll_is_not_repeated_soon(rig: Make) -> None:
     one = started(rig, ["a"])
     one.clock.step = 0.1
     one.tell(SourceAt(11))

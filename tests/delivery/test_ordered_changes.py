@@ -33,7 +33,7 @@ REMOVALS = (ChangeKind.DELETE, ChangeKind.UPDATE_PREIMAGE)
 events = st.lists(
     st.tuples(
         st.sampled_from([*ChangeKind, *list(ChangeKind)[:4] * 3]),  # a truncation is rare
-        st.sampled_from(["a", "b", "nobody's", None]),
+        st.sampled_from(["a", "b", "unrouted", None]),
         st.sampled_from([1, 2, None]),
         st.sampled_from([b"\xff", None]),
         st.sampled_from("xyz"),

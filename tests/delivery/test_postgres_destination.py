@@ -275,7 +275,7 @@ def own_server() -> Iterator[PostgresServer]:
         yield server
 
 
-def test_the_error_for_a_server_that_dies_tells_what_is_known(own_server: PostgresServer, tmp_path: Any) -> None:
+def test_the_error_for_a_server_that_dies_states_what_is_known(own_server: PostgresServer, tmp_path: Any) -> None:
     table = PostgresKind().make(tmp_path, lambda: own_server)
     destination = table.open()
     seed(destination)
@@ -318,7 +318,7 @@ def test_the_connection_to_a_silent_server_is_closed(own_server: PostgresServer,
     [
         ({"dbname": "nowhere"}, "nowhere"),
         ({"user": "guest", "password": "hunter2"}, "guest"),
-        ({"user": "nobody"}, "nobody"),
+        ({"user": "stranger"}, "stranger"),
     ],
     ids=["database", "password", "user"],
 )

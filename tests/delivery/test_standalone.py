@@ -19,7 +19,7 @@ from trunkline.cli.main import UNREACHABLE, main
 
 PATIENCE_S = 300.0  # on a loaded machine; usually half a minute
 LOOK_AGAIN_S = 0.02
-SECRET = "hunter2-that-nobody-sees"
+SECRET = "hunter2-that-stays-hidden"
 SETTING = "spark.hadoop.fs.test.secret.key"
 DRIVER = Path(__file__).with_name("spark_driver.py")
 JAVA = ("org.apache.spark.deploy.SparkSubmit", "org.apache.spark.executor.CoarseGrainedExecutorBackend")

@@ -1,4 +1,4 @@
-"""A thread of a deliverer that dies takes the deliverer with it, and says so: a bug is planted in each of them."""
+"""A thread that fails stops the deliverer with an error: a bug is planted in each thread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class QuietSource:
 
 
 class Parts:
-    """A deliverer of nothing, so that it needs no Spark, and what it stands on."""
+    """A deliverer without destinations, so that it needs no Spark."""
 
     def __init__(self, folder: Path, store: ControlStore) -> None:
         pipeline = Pipeline(

@@ -31,18 +31,25 @@ def test_the_right_token_and_cluster_are_welcome(run: Run, token: str, cluster: 
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "code", "text"),
     [
-        ({"token": "guess"}, "the token is missing or wrong; use the one"),
-        ({}, "the token is missing or wrong; use the one"),
-        ({"token": "secret", "cluster": "c2"}, "node-1 belongs to cluster c1, 'x' to cluster 'c2'; check the address"),
+        ({"token": "guess"}, RefusalCode.TOKEN, "the token is missing or wrong; use the one"),
+        ({}, RefusalCode.TOKEN, "the token is missing or wrong; use the one"),
+        (
+            {"token": "secret", "cluster": "c2"},
+            RefusalCode.CLUSTER,
+            "node-1 belongs to cluster c1, 'x' to cluster 'c2'; check the address",
+        ),
     ],
 )
-def test_a_wrong_token_or_cluster_is_refused_with_a_text(run: Run, options: dict[str, Any], text: str) -> None:
+def test_a_wrong_token_or_cluster_is_refused_with_a_reason(
+    run: Run, options: dict[str, Any], code: RefusalCode, text: str
+) -> None:
     async def scene() -> None:
         async with serving(token="secret") as server:
-            with pytest.raises(HandshakeRefused, match=re.escape(text)):
+            with pytest.raises(HandshakeRefused, match=re.escape(text)) as refused:
                 await dial("127.0.0.1", server.port, name="x", handler=Inbox(), **options)
+            assert refused.value.code is code
             await until(lambda: server.refused == 1)
             assert server.accepted == 0
 

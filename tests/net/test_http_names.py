@@ -1,4 +1,4 @@
-"""By which names our HTTP servers are answered for: rules E1 to E3."""
+"""The names that HTTP servers answer to: rules E1 to E3."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_e1_a_server_answers_under_no_other_name(header: str) -> None:
     assert not OwnNames("0.0.0.0", ["logs.example"]).has(header, "10.0.0.7")
 
 
-def test_e1_the_name_that_is_listened_on_is_its_own() -> None:
+def test_e1_a_server_answers_to_the_name_it_listens_on() -> None:
     assert OwnNames("node1.internal").has("node1.internal:9100", "10.0.0.7")
 
 
@@ -55,7 +55,7 @@ def test_a_name_that_could_never_match_is_refused(name: str) -> None:
         OwnNames("0.0.0.0", [name])
 
 
-def test_e3_an_origin_is_our_own_if_the_host_says_so() -> None:
+def test_e3_an_origin_is_own_if_it_equals_the_host() -> None:
     assert is_own_origin("http://127.0.0.1:8480", "127.0.0.1:8480")
     assert not is_own_origin("http://127.0.0.1:9000", "127.0.0.1:8480")
     assert not is_own_origin("null", "127.0.0.1:8480")

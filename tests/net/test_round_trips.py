@@ -104,7 +104,7 @@ def test_both_sides_know_each_other_after_the_handshake(run: Run) -> None:
     run(scene())
 
 
-def test_closing_flushes_what_was_sent_and_tells_both_sides_once(run: Run) -> None:
+def test_closing_flushes_what_was_sent_and_notifies_both_sides_once(run: Run) -> None:
     async def scene() -> None:
         inbox, closed_here, closed_there = Inbox(), list[Connection](), list[Connection]()
         async with serving(inbox, on_closed=closed_there.append) as server:

@@ -95,7 +95,7 @@ def test_each_page_has_its_answer_and_other_paths_name_them() -> None:
     run(scene)
 
 
-def test_o4_what_tells_something_is_answered_under_its_own_names_only() -> None:
+def test_o4_pages_with_facts_are_served_under_own_names_only() -> None:
     async def scene() -> None:
         async with serving() as server:
             for path in ("/metrics", "/readyz", "/"):

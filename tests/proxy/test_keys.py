@@ -68,7 +68,7 @@ def test_k5_a_proxy_that_began_later_has_the_same_keys(keys: list[str], window: 
     assert {key: old.find(key) for key in "abc"} == {key: new.find(key) for key in "abc"}
 
 
-def test_k6_a_digest_tells_requests_apart_and_not_how_they_are_written() -> None:
+def test_k6_a_digest_depends_on_the_request_and_not_on_its_formatting() -> None:
     def digest(*payloads: bytes, headers: dict[str, bytes] | None = None, expect: int | None = None) -> str:
         return digest_of(payloads, [headers or {}] * len(payloads), expect)
 

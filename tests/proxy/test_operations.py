@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
+from aiohttp import ClientSession
 
 import trunkline
 from local_cluster import RunningCluster, wait_until
@@ -12,6 +13,8 @@ from lying_writer import GARBAGE, POISONED, append_corrupt_batch, append_poison,
 from proxy.conftest import Library
 from proxy.proxy_process import Proxy
 from trunkline.proxy.limits import PAGE_BYTES_MAX
+from trunkline.proxy.server import ProxyServer
+from trunkline.proxy.service import ProxyConfig
 
 OCTETS = "application/octet-stream"
 NO_TEXT = b"\xff\x00\xfe"
@@ -127,7 +130,7 @@ def test_a_page_that_waited_in_vain_is_empty(proxy: Proxy, log: str) -> None:
     assert (page.status, page.json) == (200, {"entries": [], "next": 1})
 
 
-def test_a_poisoned_log_is_read_and_what_is_no_headers_is_shown(
+def test_a_poisoned_log_is_readable_and_invalid_headers_are_shown(
     proxy: Proxy, log: str, cluster: RunningCluster
 ) -> None:
     writing(cluster.connect, log, append_poison, create=False)
@@ -178,3 +181,22 @@ def test_health_readiness_and_counters_are_shown(proxy: Proxy, log: str) -> None
     metrics = proxy.get("/metrics")
     assert metrics.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert b'trunkline_proxy_requests_total{operation="appendEntry",status="201"} ' in metrics.body
+
+
+def test_a_proxy_whose_cluster_does_not_answer_is_alive_but_not_ready(library: Library[None]) -> None:
+    async def test(handle: trunkline.Cluster) -> None:
+        server = ProxyServer(ProxyConfig(listen="127.0.0.1:0"), handle)
+        await server.start()
+        await handle.close()
+        try:
+            async with ClientSession(f"http://{server.address}") as client:
+                async with client.get("/readyz") as answer:
+                    body = await answer.json()
+                    assert (answer.status, body["ready"], body["process"]) == (503, False, "proxy")
+                    assert body["why"][0].startswith("the cluster does not answer: ")
+                async with client.get("/healthz") as answer:
+                    assert (answer.status, (await answer.json())["alive"]) == (200, True)
+        finally:
+            await server.stop()
+
+    library(test)

@@ -19,7 +19,7 @@ from trunkline.cli import WrongInput
 from trunkline.cli.deliver_pipeline import pipeline_of, store_of_a_pipeline_that_ran
 from trunkline.cli.tables import plural, print_json, table
 from trunkline.delivery.config import Pipeline
-from trunkline.delivery.control.contract import DesiredState, DestinationRecord
+from trunkline.delivery.control.contract import DesiredState
 from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import TrunklineError
@@ -214,11 +214,7 @@ def _report(options: argparse.Namespace, names: Sequence[str], changed: Sequence
 def _halted(pipeline: Pipeline, store: ControlStore, names: Sequence[str]) -> list[str]:
     """Those that a deliverer has halted."""
     asked = set(names)
-    return [each.name for each in store.destinations(pipeline.name) if each.name in asked and _is(each, "halted")]
-
-
-def _is(record: DestinationRecord, state: str) -> bool:
-    return record.owner is not None and record.status is not None and record.status.state == state
+    return [each.name for each in store.destinations(pipeline.name) if each.name in asked and each.halted]
 
 
 def _end_halts(pipeline: Pipeline, store: ControlStore, names: Sequence[str]) -> tuple[str, ...]:

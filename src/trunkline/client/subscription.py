@@ -45,7 +45,7 @@ class Subscription(AsyncIterator[Batch]):
     def __init__(
         self,
         session: Session,
-        view: Projection | None,
+        view: Projection,
         start: int | None,
         until: int | None,
         *,

@@ -42,7 +42,7 @@ from trunkline.core.reader import ReadThrough
 from trunkline.core.refusals import NO_SUCH_LOG, other_settings
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
-NOBODY = Owner("", 0)  # owns a broadcast log until its first writer
+NO_OWNER = Owner("", 0)  # owns a broadcast log until its first writer
 
 
 class AdministratorState(enum.Enum):
@@ -148,7 +148,7 @@ class Administrator:
         if view is not None:  # B1
             same = view.settings == settings
             return self._done(Created(view.epoch) if same else CreateRefused(other_settings(view.settings, settings)))
-        options = openings(settings, nodes, owner=NOBODY)
+        options = openings(settings, nodes, owner=NO_OWNER)
         if not options:
             return self._done(CreateRefused("too few nodes are registered; start nodes first"))
         self.state = AdministratorState.CHOOSING

@@ -94,7 +94,7 @@ class StoreWatch:
 
     async def _is_halted(self, pipeline: str, name: str) -> bool:
         records = await self._run(lambda: self._store().destinations(pipeline))
-        return any(_is_halted(record) for record in records if record.name == name)
+        return any(record.halted for record in records if record.name == name)
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -162,10 +162,6 @@ def shown_address(address: str) -> str:
     return f"postgres: {' '.join(words)}".rstrip()
 
 
-def _is_halted(record: DestinationRecord) -> bool:
-    return record.owner is not None and record.status is not None and record.status.state == "halted"
-
-
 def _shown(store: int, pipeline: str, record: DestinationRecord) -> ShownDestination:
     status = record.status
     facts = {
@@ -176,7 +172,7 @@ def _shown(store: int, pipeline: str, record: DestinationRecord) -> ShownDestina
         "state": state_words(status.state if status else "", record.desired_state, owned=record.owner is not None),
         "desired_state": record.desired_state,
         "owner": record.owner,
-        "halted": _is_halted(record),
+        "halted": record.halted,
     }
     if status is None:
         return ShownDestination(**facts)  # type: ignore[arg-type]

@@ -246,7 +246,7 @@ ENDING_MUTANTS = (
         ("reconfigurer R3",),
     ),
     Mutant(
-        "swap-believed",
+        "swap-trusted",
         "a reconfigurer that gets any answer to its swap assumes that its proposal was accepted",
         "two-takeovers",
         patch((Reconfigurer, "_swap", _remember_proposal), (Reconfigurer, "on_message", _trust_swap_answer)),

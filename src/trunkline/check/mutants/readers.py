@@ -167,7 +167,7 @@ READING_MUTANTS = (
         ("reader D4",),
     ),
     Mutant(
-        "end-believed-of-nodes",
+        "end-trusted-of-nodes",
         "a read to the tail ends where one member and the sequencer have no more",
         "stale-end-chain",
         patch((Reader, "_at_tail", _trust_end_of_nodes)),
@@ -177,7 +177,7 @@ READING_MUTANTS = (
         ("reader D6",),
     ),
     Mutant(
-        "end-believed-of-a-replica",
+        "end-trusted-of-a-replica",
         "a read to the tail of a broadcast log ends where one replica has no more",
         "stale-end-broadcast",
         patch((Reader, "_at_tail", _trust_end_of_nodes)),
@@ -237,7 +237,7 @@ READING_MUTANTS = (
         ("filler F3",),
     ),
     Mutant(
-        "end-not-told",
+        "end-not-sent",
         "a filler gives up at a member that does not know the end yet",
         "stale-fill",
         patch((Filler, "_refused", _stop_at_unknown_end)),

@@ -265,7 +265,7 @@ def lost_answers() -> Scenario:
 def empty_windows() -> Scenario:
     return scenario(
         "empty-windows",
-        "a destination without changes is not written; after a crash it continues from its note",
+        "a destination without changes is not written; after a crash its note says where to continue",
         ONE_TENANT,
         seeded=0,
         faults=Faults(crash=1, restart=1),

@@ -69,7 +69,7 @@ def settle_append(net: NetChanges, routes: Routes) -> Settled:
 
 
 def touched_keys(net: NetChanges, key: Sequence[str], routes: Routes | None = None) -> pa.Table:
-    """Every (route, key) whose state a window may have changed, for a look-up: a destination with several routing
+    """Every (route, key) whose state a window may have changed, to look rows up: a destination with several routing
     values may hold a key under any of them."""
     names = [ROUTE_COLUMN, *key]
     touched = pa.concat_tables([net.removed.select(names), net.arrived.select(names)]).combine_chunks()

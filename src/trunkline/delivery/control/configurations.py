@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trunkline.delivery.control.contract import PipelineRecord
+from trunkline.delivery.control.database import DESIRED_STATE, RETIRED
 from trunkline.delivery.control.tables import Tables, json_rows, name_rows
 from trunkline.errors import ConfigError
 
@@ -87,7 +88,7 @@ class Configurations:
         """Configure these destinations (name, digest, routing value); whether that changed anything (C5)."""
         changed = self._tables.run(
             self._tables.given("name text", "digest text", "value text") + "INSERT INTO _trunkline_destinations "
-            "(pipeline, name, digest, digest_last, value, wish, wound_up, asked, reseeded, "
+            f"(pipeline, name, digest, digest_last, value, {DESIRED_STATE}, {RETIRED}, asked, reseeded, "
             "token, empty_after, empty_through) "
             "SELECT :pipeline, i.name, i.digest, i.digest, i.value, 'active', 0, 0, 0, 0, 0, 0 "
             "FROM i WHERE true "

@@ -105,6 +105,10 @@ class DestinationRecord(Struct, frozen=True):
     empty: Window
     status: Status | None  # None: no report yet
 
+    @property
+    def halted(self) -> bool:
+        return self.owner is not None and self.status is not None and self.status.state == "halted"
+
 
 class DelivererRecord(Struct, frozen=True):
     name: str

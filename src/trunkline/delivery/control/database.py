@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 FORMAT_VERSION: Final = 1  # of the tables
-# Columns keep their first names on disk: ``wish`` is the desired state, ``wound_up`` means retired.
+DESIRED_STATE: Final = "wish"  # the first names of two columns, which stay on disk
+RETIRED: Final = "wound_up"
 TABLES: Final = (
     """CREATE TABLE _trunkline_pipelines (
            pipeline text PRIMARY KEY, digest text NOT NULL, revision bigint NOT NULL,
@@ -15,14 +16,14 @@ TABLES: Final = (
     """CREATE TABLE _trunkline_deliverers (
            pipeline text, name text, renewed_ms bigint NOT NULL, lease_ms bigint NOT NULL,
            PRIMARY KEY (pipeline, name))""",
-    """CREATE TABLE _trunkline_destinations (
-           pipeline text, name text, digest text, digest_last text NOT NULL, value text, wish text NOT NULL,
-           wound_up smallint NOT NULL, asked bigint NOT NULL, reseeded bigint NOT NULL, owner text,
+    f"""CREATE TABLE _trunkline_destinations (
+           pipeline text, name text, digest text, digest_last text NOT NULL, value text, {DESIRED_STATE} text NOT NULL,
+           {RETIRED} smallint NOT NULL, asked bigint NOT NULL, reseeded bigint NOT NULL, owner text,
            token bigint NOT NULL, empty_after bigint NOT NULL, empty_through bigint NOT NULL, status text,
            PRIMARY KEY (pipeline, name))""",
     # A renewal counts by owner; with its own index it does not read the statuses.
-    """CREATE INDEX _trunkline_destinations_owners ON _trunkline_destinations (pipeline, owner)
-           WHERE digest IS NOT NULL AND wound_up = 0""",
+    f"""CREATE INDEX _trunkline_destinations_owners ON _trunkline_destinations (pipeline, owner)
+           WHERE digest IS NOT NULL AND {RETIRED} = 0""",
     """CREATE TABLE _trunkline_unrouted (
            pipeline text, value text, counted bigint NOT NULL, PRIMARY KEY (pipeline, value))""",
     "CREATE TABLE _trunkline_format (version bigint NOT NULL)",

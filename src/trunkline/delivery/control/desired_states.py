@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trunkline.delivery.control.contract import DesiredState
+from trunkline.delivery.control.database import DESIRED_STATE, RETIRED
 from trunkline.delivery.control.tables import Tables, name_rows
 
 
@@ -24,12 +25,14 @@ class DesiredStates:
         with self._tables.locked(pipeline):
             self._tables.require(pipeline, names)
             changed = self._tables.run(
-                self._tables.given("name text") + "UPDATE _trunkline_destinations SET wish = :state, wound_up = 0, "
-                "empty_after = CASE WHEN wound_up = 1 THEN 0 ELSE empty_after END, "
-                "empty_through = CASE WHEN wound_up = 1 THEN 0 ELSE empty_through END "
+                self._tables.given("name text")
+                + f"UPDATE _trunkline_destinations SET {DESIRED_STATE} = :state, {RETIRED} = 0, "
+                f"empty_after = CASE WHEN {RETIRED} = 1 THEN 0 ELSE empty_after END, "
+                f"empty_through = CASE WHEN {RETIRED} = 1 THEN 0 ELSE empty_through END "
                 "FROM i WHERE pipeline = :pipeline "
-                "AND _trunkline_destinations.name = i.name AND wish <> :state "
-                "AND wish = coalesce(CAST(:before AS text), wish) RETURNING _trunkline_destinations.name",
+                f"AND _trunkline_destinations.name = i.name AND {DESIRED_STATE} <> :state "
+                f"AND {DESIRED_STATE} = coalesce(CAST(:before AS text), {DESIRED_STATE}) "
+                "RETURNING _trunkline_destinations.name",
                 pipeline,
                 state=state,
                 before=instead_of,
@@ -73,7 +76,7 @@ class DesiredStates:
         with self._tables.locked(pipeline):
             done = self._tables.run(
                 "UPDATE _trunkline_destinations SET owner = NULL, empty_after = 0, empty_through = 0, "
-                "wound_up = CASE WHEN wish = 'retired' THEN 1 ELSE 0 END "
+                f"{RETIRED} = CASE WHEN {DESIRED_STATE} = 'retired' THEN 1 ELSE 0 END "
                 "WHERE pipeline = :pipeline AND name = :name AND token = :token AND owner IS NOT NULL RETURNING name",
                 pipeline,
                 name=name,

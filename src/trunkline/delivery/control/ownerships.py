@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.contract import FairShare, Holdings, Ownership
-from trunkline.delivery.control.database import Row, Values
+from trunkline.delivery.control.database import DESIRED_STATE, Row, Values
 from trunkline.delivery.control.tables import INSISTS, LIVE, OWNABLE, RESEED, Tables, json_rows, name_rows
 
 
@@ -132,7 +132,7 @@ class Ownerships:
 
     def _owned(self, pipeline: str, deliverer: str) -> tuple[Ownership, ...]:
         rows = self._tables.run(
-            f"SELECT name, token, wish, empty_after, empty_through, {RESEED}, "
+            f"SELECT name, token, {DESIRED_STATE}, empty_after, empty_through, {RESEED}, "
             f"CASE WHEN empty_through > 0 THEN empty_mark ELSE '' END, {INSISTS} FROM _trunkline_destinations "
             f"WHERE pipeline = :pipeline AND owner = :me AND {OWNABLE}",
             pipeline,

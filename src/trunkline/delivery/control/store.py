@@ -9,7 +9,7 @@ import msgspec
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.configurations import Configurations, routing_value
 from trunkline.delivery.control.contract import DelivererRecord, DestinationRecord, Status
-from trunkline.delivery.control.database import Database, Row
+from trunkline.delivery.control.database import DESIRED_STATE, RETIRED, Database, Row
 from trunkline.delivery.control.desired_states import DesiredStates
 from trunkline.delivery.control.ownerships import Ownerships
 from trunkline.delivery.control.sqlite import SqliteDatabase
@@ -45,8 +45,8 @@ class ControlStore:
         with self._tables.reading():
             live = self._tables.live(pipeline, self._tables.now_ms())
             rows = self._tables.run(
-                f"SELECT name, value, digest, wish, wound_up, {RESEED}, owner, token, empty_after, empty_through, "
-                "status FROM _trunkline_destinations WHERE pipeline = :pipeline",
+                f"SELECT name, value, digest, {DESIRED_STATE}, {RETIRED}, {RESEED}, owner, token, empty_after, "
+                "empty_through, status FROM _trunkline_destinations WHERE pipeline = :pipeline",
                 pipeline,
             )
         return tuple(sorted((_destination(row, live) for row in rows), key=lambda record: record.name))

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from trunkline.delivery.control.database import Database, Row
+from trunkline.delivery.control.database import RETIRED, Database, Row
 from trunkline.errors import ConfigError
 
-OWNABLE: Final = "digest IS NOT NULL AND wound_up = 0"
+OWNABLE: Final = f"digest IS NOT NULL AND {RETIRED} = 0"
 RESEED: Final = "CASE WHEN asked > reseeded THEN asked ELSE 0 END"
 INSISTS: Final = "CASE WHEN insisted > reseeded THEN 1 ELSE 0 END"
 LIVE: Final = "abs(:now - renewed_ms) < lease_ms"  # a clock that was set back must not extend a lease

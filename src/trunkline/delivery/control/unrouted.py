@@ -10,7 +10,7 @@ from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.contract import UNROUTED_VALUES_MAX, UnroutedCounts, UnroutedSummary
 from trunkline.delivery.control.tables import Tables, json_rows
 
-VALUE_CHARACTERS_MAX: Final = 500  # of a routing value; a longer one is cut off, and told apart by a digest
+VALUE_CHARACTERS_MAX: Final = 500  # of a routing value; a longer one is cut off, and gets a digest
 
 
 class UnroutedRows:

@@ -62,7 +62,7 @@ OVERALL: Final = (
     MetricSpec("halted_destinations", "gauge", "owned destinations that are halted"),
     MetricSpec("lag_versions_max", "gauge", "of the owned destination that is furthest behind"),
     MetricSpec("lag_seconds_max", "gauge", "of the owned destination that is furthest behind"),
-    MetricSpec("waiting_rows", "gauge", "rows that wait for the next flush, if the source tells"),
+    MetricSpec("waiting_rows", "gauge", "rows that wait for the next flush, if the source reports them"),
     MetricSpec("jobs", "gauge", "jobs in flight, by kind", ("job",)),
     MetricSpec("seeding_ratio", "gauge", "share of the seeds that is done, while they take long"),
     MetricSpec("catch_up_ratio", "gauge", "share of the way to the newest version, while it takes long"),
