@@ -121,7 +121,7 @@ def is_ignored(content: bytes) -> bool:
 # ---------------------------------------------------------------------------------------------------------- any log
 
 
-class MemoryReading(ChangeLogReader):
+class MemoryLogReader(ChangeLogReader):
     """A log in memory: what lies at each position, from 1 on; ``None`` is a hole, an error is what reading raises."""
 
     def __init__(self, address: LogAddress, entries: list[Entry | CorruptEntry | None], trimmed: int = 0) -> None:
@@ -132,7 +132,7 @@ class MemoryReading(ChangeLogReader):
 
     def close(self) -> None: ...
 
-    def extent(self) -> LogBounds:
+    def bounds(self) -> LogBounds:
         return LogBounds("memory", self._trimmed, len(self._entries) + 1)
 
     def tail(self) -> int:
@@ -228,7 +228,7 @@ def use_log(content: bytes) -> None:
     """As a deliverer does: how far it is, its columns, then rows; or a halt that names the position."""
     made, trimmed = msgspec.msgpack.decode(content)
     entries = log_of(made)
-    log = MemoryReading(LogAddress("log", "nowhere:1"), entries, min(trimmed, len(entries)))
+    log = MemoryLogReader(LogAddress("log", "nowhere:1"), entries, min(trimmed, len(entries)))
     source = LogSource(LogAddress("log", "nowhere:1"))
     try:
         state = source._state(0, log)

@@ -189,14 +189,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_there_is_a_limit_of_streams_and_those_who_left_do_not_count(
+def test_there_is_a_limit_of_streams_and_those_that_ended_do_not_count(
     cluster: RunningCluster, directory: Path, log: str
 ) -> None:
     with running(cluster.connect, directory) as proxy:
         connections = []
         for _ in range(STREAMS_MAX):
             connection = proxy.connection()
-            connection.request("GET", f"/v1/logs/{log}/subscribe?idle_ms=500")
+            connection.request("GET", f"/v1/logs/{log}/subscribe?idle_ms=5000")  # longer than it takes to open all
             connections.append(connection)
         wait_until(lambda: proxy.count("streams") == STREAMS_MAX)
         refused = proxy.get(f"/v1/logs/{log}/subscribe")

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.hostile_entries import MemoryReading
+from delivery.hostile_entries import MemoryLogReader
 from trunkline.client.entries import Entry
 from trunkline.delivery.changes.captured import EntryPlace
 from trunkline.delivery.config.addresses import LogAddress
@@ -16,12 +16,12 @@ ADDRESS = LogAddress("log", "nowhere:1")
 Places = list[EntryPlace | None]  # None: a hole
 
 
-def log_of(places: Places, trimmed: int = 0) -> MemoryReading:
+def log_of(places: Places, trimmed: int = 0) -> MemoryLogReader:
     entries: list[Entry | CorruptEntry | None] = [
         None if place is None else Entry(glsn, b"", encoded_headers=msgspec.msgpack.encode(place.headers()))
         for glsn, place in enumerate(places, start=1)
     ]
-    return MemoryReading(ADDRESS, entries, trimmed)
+    return MemoryLogReader(ADDRESS, entries, trimmed)
 
 
 @st.composite
