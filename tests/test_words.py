@@ -44,7 +44,7 @@ GERUND = re.compile(r"[a-z]{3,}ing")
 FOLDERS = ("src", "tests", "docs", "tools", "bench")
 SUFFIXES = {".py", ".md", ".yaml", ".toml", ".html", ".js", ".css", ".1"}
 EXEMPT = ("docs/glossary.md", "tests/test_words.py")  # they list the banned phrases
-COLUMNS = ("src/trunkline/delivery/control/", re.compile(r"\b(?:wish|wound_up)\b"))  # names on disk cannot change
+COLUMNS = ("src/trunkline/delivery/control/database.py", re.compile(r"\b(?:wish|wound_up)\b"))  # names on disk
 
 
 def texts(repository: Path) -> list[Path]:
@@ -73,7 +73,7 @@ def test_no_text_has_a_banned_phrase(repository: Path) -> None:
         f"{name}:{why}"
         for path in texts(repository)
         for name in [path.relative_to(repository).as_posix()]
-        for why in offences(path.read_text(encoding="utf-8"), COLUMNS[1] if name.startswith(COLUMNS[0]) else None)
+        for why in offences(path.read_text(encoding="utf-8"), COLUMNS[1] if name == COLUMNS[0] else None)
     ]
     assert not found, f"{len(found)} banned phrases:\n" + "\n".join(found)
 
