@@ -22,7 +22,7 @@ from trunkline.cli.main import whole_parser
 from trunkline.cli.read import _why_nothing
 from trunkline.plural import plural
 
-SUBSCRIBE = "`trunkline subscribe orders` waits for more"
+SUBSCRIBE = "`trunkline subscribe parcels` waits for more"
 
 
 class Case(NamedTuple):
@@ -35,13 +35,13 @@ class Case(NamedTuple):
 
 CASES: Final = [
     # unknown words
-    Case("apend orders", 2, "there is no command 'apend'; did you mean append? (see `trunkline --help`)"),
+    Case("apend parcels", 2, "there is no command 'apend'; did you mean append? (see `trunkline --help`)"),
     Case("fly", 2, "there is no command 'fly' (see `trunkline --help`)"),
     Case("log creat x", 2, "there is no command 'creat'; did you mean create? (see `trunkline log --help`)"),
     Case("node lst", 2, "there is no command 'lst'; did you mean list? (see `trunkline node --help`)"),
-    Case("read orders --form 2", 2, "unknown option --form; did you mean --from? (see `trunkline read --help`)"),
-    Case("read orders --zzz", 2, "unknown option --zzz (see `trunkline read --help`)"),
-    Case("read orders more", 2, "unexpected argument more (see `trunkline read --help`)"),
+    Case("read parcels --form 2", 2, "unknown option --form; did you mean --from? (see `trunkline read --help`)"),
+    Case("read parcels --zzz", 2, "unknown option --zzz (see `trunkline read --help`)"),
+    Case("read parcels more", 2, "unexpected argument more (see `trunkline read --help`)"),
     Case("--no status", 2, "unknown option --no before the command; put it after the command (see `trunkline --help`)"),
     Case(
         "log create x --policy chian",
@@ -49,42 +49,42 @@ CASES: Final = [
         "argument --policy: invalid choice: 'chian' (choose from chain, broadcast); did you mean chain? "
         "(see `trunkline log create --help`)",
     ),
-    Case("read odrers", 1, "log odrers does not exist; create it first; did you mean orders?"),
-    Case("append ordres", 1, "log ordres does not exist; create it first; did you mean orders?", stdin="a\n"),
-    Case("log describe orderss", 1, "log orderss does not exist; create it first; did you mean orders?"),
+    Case("read pacrels", 1, "log pacrels does not exist; create it first; did you mean parcels?"),
+    Case("append parcesl", 1, "log parcesl does not exist; create it first; did you mean parcels?", stdin="a\n"),
+    Case("log describe parcelss", 1, "log parcelss does not exist; create it first; did you mean parcels?"),
     Case("read quite-another", 1, "log quite-another does not exist; create it first"),
     # reads that find nothing
-    Case("read orders --from 2", 0, "", "b\nc\n"),
-    Case("read orders --from 4", 0, "log orders ends at 3; position 4 is not written yet"),
-    Case("read orders --from 5", 1, f"log orders ends at 3, before 5; {SUBSCRIBE}"),
-    Case("read orders --from 3 --to 9", 1, f"log orders ends at 3, before 9; {SUBSCRIBE}", "c\n"),
-    Case("read orders --from 8 --to 9", 1, f"log orders ends at 3, before 9; {SUBSCRIBE}"),
-    Case("read orders-empty", 0, "log orders-empty is empty"),
-    Case("read orders-empty --from 1", 0, "log orders-empty is empty"),
+    Case("read parcels --from 2", 0, "", "b\nc\n"),
+    Case("read parcels --from 4", 0, "log parcels ends at 3; position 4 is not written yet"),
+    Case("read parcels --from 5", 1, f"log parcels ends at 3, before 5; {SUBSCRIBE}"),
+    Case("read parcels --from 3 --to 9", 1, f"log parcels ends at 3, before 9; {SUBSCRIBE}", "c\n"),
+    Case("read parcels --from 8 --to 9", 1, f"log parcels ends at 3, before 9; {SUBSCRIBE}"),
+    Case("read parcels-empty", 0, "log parcels-empty is empty"),
+    Case("read parcels-empty --from 1", 0, "log parcels-empty is empty"),
     Case(
-        "read orders-empty --to 1",
+        "read parcels-empty --to 1",
         1,
-        "log orders-empty is empty, before 1; `trunkline subscribe orders-empty` waits for more",
+        "log parcels-empty is empty, before 1; `trunkline subscribe parcels-empty` waits for more",
     ),
-    Case("tail orders-empty", 0, "log orders-empty is empty"),
-    Case("tail orders-empty -n 0", 0, ""),
-    Case("read orders-trimmed", 0, "", "c\n"),
-    Case("read orders-trimmed --from 1", 1, "positions up to 2 were trimmed away; read from 3 on"),
-    Case("read orders-trimmed --to 2", 1, "positions up to 2 were trimmed away; read from 3 on"),
-    Case("read orders-trimmed --from 2 --to 3", 1, "positions up to 2 were trimmed away; read from 3 on"),
+    Case("tail parcels-empty", 0, "log parcels-empty is empty"),
+    Case("tail parcels-empty -n 0", 0, ""),
+    Case("read parcels-trimmed", 0, "", "c\n"),
+    Case("read parcels-trimmed --from 1", 1, "positions up to 2 were trimmed away; read from 3 on"),
+    Case("read parcels-trimmed --to 2", 1, "positions up to 2 were trimmed away; read from 3 on"),
+    Case("read parcels-trimmed --from 2 --to 3", 1, "positions up to 2 were trimmed away; read from 3 on"),
     Case("read emptied", 0, "emptied is trimmed up to 2, and has no newer entries"),
     Case("tail emptied", 0, "emptied is trimmed up to 2, and has no newer entries"),
     # a log that exists
-    Case("log create orders", 0, "", "log orders already exists, with the same settings: chain, {members}\n"),
+    Case("log create parcels", 0, "", "log parcels already exists, with the same settings: chain, {members}\n"),
     Case(
-        "log create orders --policy broadcast --replicas 2 --min-replicas 2",
+        "log create parcels --policy broadcast --replicas 2 --min-replicas 2",
         1,
-        "orders: the log exists with other settings: policy is chain (requested: broadcast), "
+        "parcels: the log exists with other settings: policy is chain (requested: broadcast), "
         "replicas is 3 (requested: 2), min_replicas is 1 (requested: 2)",
     ),
     # conditional appends
     Case(
-        "append orders --expect 2",
+        "append parcels --expect 2",
         1,
         "the next position is 4; nothing was appended",
         stdin="x\n",
@@ -116,7 +116,7 @@ CASES: Final = [
         "`trunkline up`, or give the address of the one that runs",
     ),
     Case(
-        "read orders --connect 127.0.0.1:1,127.0.0.1:2",
+        "read parcels --connect 127.0.0.1:1,127.0.0.1:2",
         3,
         "no coordinator answered at 127.0.0.1:1 and 127.0.0.1:2 (connection refused); is the cluster up? Start one "
         "with `trunkline up`, or give the address of the one that runs",
@@ -137,18 +137,18 @@ CASES: Final = [
 @pytest.fixture(scope="module")
 def logs(cluster: RunningCluster) -> RunningCluster:
     """Logs with some entries, without any, and trimmed."""
-    for name in ("orders", "orders-empty", "orders-trimmed", "emptied"):
+    for name in ("parcels", "parcels-empty", "parcels-trimmed", "emptied"):
         cluster.ok("log", "create", name)
-    cluster.ok("append", "orders", "--batch", "1", stdin=b"a\nb\nc\n")
-    cluster.ok("append", "orders-trimmed", "--batch", "1", stdin=b"a\nb\nc\n")
-    cluster.ok("log", "trim", "orders-trimmed", "2")
+    cluster.ok("append", "parcels", "--batch", "1", stdin=b"a\nb\nc\n")
+    cluster.ok("append", "parcels-trimmed", "--batch", "1", stdin=b"a\nb\nc\n")
+    cluster.ok("log", "trim", "parcels-trimmed", "2")
     cluster.ok("append", "emptied", stdin=b"a\nb\n")
     cluster.ok("log", "trim", "emptied", "2")
     return cluster
 
 
 def members(cluster: RunningCluster) -> str:
-    [group] = cluster.json("log", "describe", "orders")["segments"][-1]["groups"]
+    [group] = cluster.json("log", "describe", "parcels")["segments"][-1]["groups"]
     return " > ".join(member["node"] for member in group)
 
 
@@ -170,17 +170,17 @@ def test_a_message_is_one_line_with_an_exit_code(
 
 
 def test_a_note_is_an_object_with_json(logs: RunningCluster, on_cluster: Command) -> None:
-    done = on_cluster("read", "orders-empty", "--json")
-    assert (done.code, done.out, json.loads(done.err)) == (0, b"", {"note": "log orders-empty is empty"})
-    assert on_cluster("log", "create", "orders", "--json").json["existed"] is True
-    late = on_cluster("read", "orders", "--from", "9", "--json")
+    done = on_cluster("read", "parcels-empty", "--json")
+    assert (done.code, done.out, json.loads(done.err)) == (0, b"", {"note": "log parcels-empty is empty"})
+    assert on_cluster("log", "create", "parcels", "--json").json["existed"] is True
+    late = on_cluster("read", "parcels", "--from", "9", "--json")
     assert (late.code, json.loads(late.err)["error"]) == (1, "NotWritten")
 
 
 def test_a_subscription_past_the_end_reports_what_it_waits_for(logs: RunningCluster) -> None:
-    with logs.begin("subscribe", "orders", "--from", "9") as reader:
+    with logs.begin("subscribe", "parcels", "--from", "9") as reader:
         assert reader.stderr is not None
-        assert reader.stderr.readline() == b"trunkline: log orders ends at 3; waiting for 9\n"
+        assert reader.stderr.readline() == b"trunkline: log parcels ends at 3; waiting for 9\n"
         reader.terminate()
 
 
@@ -249,7 +249,7 @@ def test_the_completion_script_has_every_command(command: Command, shell: str) -
     [
         (["sub"], ["subscribe"]),
         (["log", "de"], ["describe", "delete", "declare-lost"]),
-        (["read", "orders", "--fr"], ["--from"]),
+        (["read", "parcels", "--fr"], ["--from"]),
         (["log", "create", "x", "--policy", "b"], ["broadcast"]),
         (["append", "x", "--file", "fil"], ["file"]),
     ],
