@@ -25,7 +25,7 @@ from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake import DuckLakeSource

@@ -15,7 +15,7 @@ import duckdb
 
 from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.backends.ducklake_attachment import attach_lake
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 

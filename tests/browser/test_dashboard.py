@@ -16,7 +16,7 @@ from dashboard.running_dashboard import FilledStore, chromium, clean_page, dashb
 from local_cluster import RunningCluster, local_cluster, wait_until
 from trunkline import sync
 from trunkline.check.diagram import render
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.control.contract import Status, UnroutedCounts
 
 HOSTILE: Final = "<script>alert('no')</script><img src=x onerror=alert(1)>"

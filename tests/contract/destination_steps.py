@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from contract.destination_place import Change, Row, Table, apply, content, staged
 from trunkline.core.fence import Decision
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.lineage import MARK_DIGITS
 from trunkline.delivery.changes.rows import Op
+from trunkline.delivery.changes.versions import MARK_DIGITS
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
 from trunkline.errors import DestinationHalted, Fenced, PositionMoved
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from contract.control_place import LONG_MS, Place, acquire, configured, names, take_and_give, tokens
 from trunkline.core.delivery_messages import Emptied
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.control.contract import (
     ERROR_CHARACTERS_MAX,
     NOTHING_EMPTY,

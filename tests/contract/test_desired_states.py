@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contract.control_place import Place, acquire, configured
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.control.contract import UNROUTED_VALUES_MAX, NoControlStore, UnroutedCounts, UnroutedSummary
 from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.errors import ConfigError

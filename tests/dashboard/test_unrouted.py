@@ -11,7 +11,7 @@ from dashboard.running_dashboard import FilledStore
 from postgres_server import PostgresServer
 from trunkline.dashboard.stores import VALUE_CHARACTERS_MAX, StoreWatch
 from trunkline.dashboard.views import ShownUnrouted as Shown
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.control.contract import UnroutedCounts
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trunkline.core.delivery_messages import JobMember, Outcome
 from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.backends.ducklake_attachment import attach_lake
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.results import JobReport

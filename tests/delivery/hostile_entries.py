@@ -16,7 +16,7 @@ from trunkline.delivery.changes.captured import EntryPlace, change_rows, encoded
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.ordered import net_of_ordered
 from trunkline.delivery.changes.rows import ChangeKind
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.debezium_batches import EventBatches

@@ -21,7 +21,7 @@ from lake_fuzz.truth import plain_rows
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.net import Settled, settle, settle_live, touched_keys
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.delivery.job.large import SharedKeys, by_destination, routes_frame, settled_frame, settled_live_frame

@@ -22,7 +22,7 @@ from trunkline.cli.main import main
 from trunkline.delivery.capture.ducklake import LakeCapture
 from trunkline.delivery.capture.runner import Capture
 from trunkline.delivery.changes.captured import EntryPlace, encoded, truncation
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import TaskDestination

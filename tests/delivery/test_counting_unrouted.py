@@ -10,7 +10,7 @@ from delivery.deliverer_rig import PIPELINE, wait_until
 from trunkline.core.delivery_messages import (
     SourceAt,
 )
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.control.contract import UnroutedCounts
 from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.unrouted_counter import WINDOWS_MAX, UnroutedCounter

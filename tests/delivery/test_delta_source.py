@@ -18,7 +18,7 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.delta import DeltaSource

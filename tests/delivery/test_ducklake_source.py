@@ -22,7 +22,7 @@ from postgres_server import PostgresServer
 from trunkline.delivery.backends.duckdb_pool import new_duckdb, pooled_duckdb
 from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.ducklake import DuckLakeSource

@@ -15,7 +15,7 @@ from lake_fuzz.readers import ShippedReader
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.net import Routes, settle
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges, Op
-from trunkline.delivery.changes.windows import BEFORE_ALL
+from trunkline.delivery.changes.versions import BEFORE_ALL
 
 THROUGH_THE_SOURCE = Suspect(ShippedReader.opened)
 

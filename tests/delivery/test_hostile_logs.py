@@ -23,7 +23,7 @@ from trunkline.client.log import Log
 from trunkline.delivery.capture.capture_log import CaptureLog
 from trunkline.delivery.changes.captured import EntryPlace, change_rows, encoded, truncation
 from trunkline.delivery.changes.rows import ChangeKind
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, LOG_HEADER, DeadLetter, write_dead_letters

@@ -19,7 +19,7 @@ from delivery.direct_delivery import Direct
 from local_cluster import RunningCluster, local_cluster
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import ChangeKind
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.addresses import DeltaAddress, LogAddress
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobRunner

@@ -17,7 +17,7 @@ from delivery.plan_judge import Compared, compared, some_windows
 from lake_fuzz.histories import made_history
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.job.results import ReadPath
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames

@@ -26,7 +26,7 @@ from lake_fuzz.truth import PlainRow, Truth, plain_rows
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.net import Routes, Settled, settle, settle_live, touched_keys
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, NetChanges, Op
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.errors import SourceExpired
 

@@ -23,7 +23,7 @@ from lake_fuzz.truth import PlainRow, plain_rows
 from trunkline.delivery.backends.sql import identifier, identifiers, literal, same_key
 from trunkline.delivery.changes.net import Routes, Settled, less, settle
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.ducklake_catalog import LakeDeleteFile
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_summary, plan_window

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lake_fuzz.histories import History
 from trunkline.delivery.changes.rows import NetChanges
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import LakeCatalog

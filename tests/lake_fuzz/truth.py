@@ -11,7 +11,7 @@ from lake_fuzz.histories import History
 from lake_fuzz.shapes import Layout
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
 from trunkline.delivery.backends.sql import identifier
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 
 PlainRow = tuple[Any, ...]  # the routing value as text, and every column
 

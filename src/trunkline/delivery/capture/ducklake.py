@@ -23,7 +23,7 @@ from trunkline.delivery.capture.capture_log import Transaction
 from trunkline.delivery.changes.captured import change_rows, truncation
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, ChangeKind
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, SourceState, Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource

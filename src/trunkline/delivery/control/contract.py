@@ -29,7 +29,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.errors import Refused
 
 DesiredState = Literal["active", "paused", "draining", "retired"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.control.contract import FairShare, Holdings, Ownership
 from trunkline.delivery.control.database import DESIRED_STATE, Row, Values
 from trunkline.delivery.control.tables import INSISTS, LIVE, OWNABLE, RESEED, Tables, json_rows, name_rows

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.control.configurations import Configurations, routing_value
 from trunkline.delivery.control.contract import DelivererRecord, DestinationRecord, Status
 from trunkline.delivery.control.database import DESIRED_STATE, RETIRED, Database, Row

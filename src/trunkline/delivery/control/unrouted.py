@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.control.contract import UNROUTED_VALUES_MAX, UnroutedCounts, UnroutedSummary
 from trunkline.delivery.control.tables import Tables, json_rows
 

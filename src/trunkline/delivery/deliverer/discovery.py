@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from trunkline.core.delivery_messages import SourceAt
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config import DestinationConfig, Pipeline, discovered
 from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.assembly import digest_of, pipeline_digest

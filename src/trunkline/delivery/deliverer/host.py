@@ -20,7 +20,7 @@ from trunkline.core.delivery_events import Drained, JobEnded, Retired, Stopped
 from trunkline.core.delivery_messages import Configured, FlushGroup, Life, ReadStandings, SeedGroup, Shutdown
 from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.planner import Planner
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, task_pipeline

@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Final
 
 from trunkline.core.delivery_messages import SourceAt
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.control.contract import UnroutedCounts
 from trunkline.delivery.control.store import ControlStore
 from trunkline.errors import SourceExpired, TrunklineError

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import source_identity
 from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
-from trunkline.delivery.changes.lineage import MARK_DIGITS
+from trunkline.delivery.changes.versions import MARK_DIGITS
 from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.delta_files import DeltaDataFile, data_files
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable

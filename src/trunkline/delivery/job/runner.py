@@ -35,7 +35,7 @@ from trunkline.core.delivery_messages import (
     SeedMode,
 )
 from trunkline.delivery.changes.columns import check_columns
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.job.large import (
     ANSWER_TEXT,
     answers_report,

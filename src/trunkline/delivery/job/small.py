@@ -13,7 +13,7 @@ from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes, Settled, settle, settle_append, settle_live, touched_keys
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.job.apply import flush_destination, seed_destination
 from trunkline.delivery.job.results import JobReport, failed
 from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, TaskPipeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trunkline.core.delivery_messages import Note, Outcome, Result
-from trunkline.delivery.changes.lineage import Lineage
+from trunkline.delivery.changes.versions import Lineage
 from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.factory import cached_destination, forget_destination
 from trunkline.delivery.job.results import failed

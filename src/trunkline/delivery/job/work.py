@@ -12,7 +12,7 @@ from trunkline.core.delivery_messages import JobMember
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.address_rules import shared_place
 from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.sources.contract import ReadRequest, Source

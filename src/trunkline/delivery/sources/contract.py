@@ -18,9 +18,8 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import Extension
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.lineage import Lineage
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Lineage, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

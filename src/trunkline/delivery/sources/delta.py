@@ -31,9 +31,8 @@ from trunkline.delivery.backends.delta_types import type_name
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb, registered
 from trunkline.delivery.backends.sql import first_line, identifier, identifiers, same_key
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.lineage import Lineage, version_mark
 from trunkline.delivery.changes.rows import BATCH_ROWS, ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Lineage, Window, version_mark
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.delta_feed import KIND, read_feed

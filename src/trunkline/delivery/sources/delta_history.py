@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.sources.contract import Backlog
 from trunkline.errors import SourceExpired
 

@@ -16,9 +16,8 @@ from trunkline.delivery.backends.ducklake_attachment import catalog_location, ca
 from trunkline.delivery.backends.file_stamp import file_stamp
 from trunkline.delivery.backends.sql import first_line
 from trunkline.delivery.changes.columns import Columns
-from trunkline.delivery.changes.lineage import Lineage
 from trunkline.delivery.changes.rows import NetChanges
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Lineage, Window
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain, restatement

@@ -29,8 +29,7 @@ from msgspec import Struct
 from trunkline.delivery.backends.ducklake_attachment import attach_catalog, catalog_location
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.lineage import Lineage, version_mark
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Lineage, Window, version_mark
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import SourceState
 from trunkline.delivery.sources.ducklake_format import (

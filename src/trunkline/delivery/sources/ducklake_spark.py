@@ -24,7 +24,7 @@ from trunkline.delivery.backends.delta_types import STORED
 from trunkline.delivery.backends.sql import spark_identifier
 from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
 from trunkline.delivery.changes.rows import ROUTE_COLUMN
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake_catalog import LakeDataFile, LakeDeleteFile
 from trunkline.delivery.sources.ducklake_window import FAR, POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan

@@ -36,7 +36,7 @@ from trunkline.delivery.backends.duckdb_pool import registered
 from trunkline.delivery.backends.sql import identifier, identifiers, literal, same_key
 from trunkline.delivery.changes.net import less
 from trunkline.delivery.changes.rows import BATCH_ROWS, ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.ducklake_catalog import (
     InlinedTable,

@@ -27,7 +27,6 @@ from msgspec import Struct
 from trunkline.client.entries import Entry
 from trunkline.delivery.changes.captured import decoded
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.lineage import Lineage, version_mark
 from trunkline.delivery.changes.net import filled, row_codes
 from trunkline.delivery.changes.ordered import arrivals_only, net_of_ordered
 from trunkline.delivery.changes.rows import (
@@ -39,7 +38,7 @@ from trunkline.delivery.changes.rows import (
     ChangeKind,
     NetChanges,
 )
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Lineage, Window, version_mark
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import ALL_ROUTES, Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.dead_letters import DeadLetter, write_dead_letters

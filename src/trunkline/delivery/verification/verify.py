@@ -35,7 +35,7 @@ from trunkline.delivery.backends.sql import first_line, identifier
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import settle
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.tree import SeedMode
 from trunkline.delivery.destinations.contract import Destination, Standing
 from trunkline.delivery.destinations.factory import open_destination

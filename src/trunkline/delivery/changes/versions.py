@@ -1,7 +1,13 @@
-"""Whether a position belongs to the present history of the source, which may have been replaced or restored.
+"""Versions of a source: windows of them, and the marks that identify them.
+
+A version orders the source: a snapshot id of a lake, or a position of a log. A window is half open:
+
+    after                through
+      |  o   o   o   o   o  |        (after, through]: the change at `after` is not in it, the one at `through` is
 
 A *mark* is a hash of what is unique to one version of one source: its identity, the version, and metadata of it (a
-snapshot's time, a commit's text, a segment's owner). A destination stores it with the position.
+snapshot's time, a commit's text, a segment's owner). A destination stores it with the position, so that a source that
+was replaced or restored is recognised.
 """
 
 from __future__ import annotations
@@ -11,8 +17,20 @@ from typing import Final
 
 from msgspec import Struct
 
+BEFORE_ALL: Final = -1  # the version before every other: nothing was live, so every row of a state arrived after it
 MARK_DIGITS: Final = 15  # hexadecimal: 60 bits, which every kind of destination can store as a number
 REMEDY: Final = "nothing is written to it; if the source is the right one, `trunkline deliver reseed` replaces its rows"
+
+
+class Window(Struct, frozen=True):
+    """The versions ``(after, through]``."""
+
+    after: int
+    through: int
+
+    @property
+    def empty(self) -> bool:
+        return self.through <= self.after
 
 
 class Lineage(Struct, frozen=True):
