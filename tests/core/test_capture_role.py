@@ -42,7 +42,7 @@ from trunkline.core.effects import Address, Effects, Message, SetTimer
 
 LOG, SOURCE = Address("log", "log"), Address("db", "source")
 HERE = Origin("one", 1)
-CONFIG = CaptureConfig("w", LOG, SOURCE, (), group_size=3, group_count=3, appends_max=2, mark_after=50)
+CONFIG = CaptureConfig("w", LOG, SOURCE, (1,), group_size=3, group_count=3, appends_max=2, mark_after=50)
 WHOLE = (TableCursor(1, complete=True),)
 OPENED = SourceOpened(1, HERE, ((1, 1000),), SlotState.PRESENT, 100, ())
 
@@ -267,6 +267,11 @@ def test_a_table_that_the_log_lacks_is_added_to_its_catalog() -> None:
     driver = streaming(replace(CONFIG, tables=(1, 2)))
     assert [entry.tables for entry in driver.entries] == [(*WHOLE, TableCursor(2))]
     assert driver.role.watched == 2
+
+
+def test_a_table_that_is_no_longer_captured_is_not_read() -> None:
+    driver = streaming(tables=(TableCursor(2, after="c"), *WHOLE))
+    assert (driver.role.watched, driver.entries) == (None, [])
 
 
 # -------------------------------------------------------------------------------------------------------------- chunks

@@ -111,14 +111,14 @@ class Capture:
         self.confirmed = 0
         self.wait_ms = config.retry_ms
         self.cursors: tuple[TableCursor, ...] = ()
-        self.chunks = ChunkReader(config.writer, config.source)
+        self.chunks = ChunkReader(config.writer, config.source, config.tables)
         self._clear()
 
     def _clear(self) -> None:
         self.number = 0
         self.queue: deque[AppendEntry] = deque()  # not appended yet
         self.in_flight: deque[tuple[int, int]] = deque()  # numbers and positions
-        self.group: tuple[int, ...] = ()  # ends of the transactions of the open group
+        self.group: list[int] = []  # ends of the transactions of the open group
         self.group_size = 0
         self.parts: int | None = None  # of the open transaction that were made entries
         self.since_catalog = 0
@@ -205,7 +205,10 @@ class Capture:
         lost = "" if self.origin is None else _lost(self.position, self.origin, source)
         if lost and not self.config.recaptures:
             self.state = CaptureState.HALTED
-            return [Announce(CaptureHalted(lost)), Send(self.config.source, CloseSource(self.session))]
+            return [
+                Announce(CaptureHalted(f"{lost}; capture every table again")),
+                Send(self.config.source, CloseSource(self.session)),
+            ]
         effects: Effects = []
         if lost:
             again = [replace(each, generation=each.generation + 1, after="", complete=False) for each in self.cursors]
@@ -256,7 +259,8 @@ class Capture:
         self.since_catalog += piece.size
         if not (piece.first and piece.last):
             return self._on_part(piece)
-        self.group, self.group_size = (*self.group, piece.end), self.group_size + piece.size
+        self.group.append(piece.end)
+        self.group_size += piece.size
         if self.group_size >= self.config.group_size or len(self.group) >= self.config.group_count:
             return self._close_group()
         return [SetTimer("group", self.config.group_ms)] if len(self.group) == 1 else []
@@ -274,8 +278,8 @@ class Capture:
     def _close_group(self) -> Effects:
         if not self.group:
             return []
-        self._make(EntryKind.GROUP, self.group[-1], ends=self.group)
-        self.group, self.group_size = (), 0
+        self._make(EntryKind.GROUP, self.group[-1], ends=tuple(self.group))
+        self.group, self.group_size = [], 0
         self._make_catalog()
         return [CancelTimer("group")]
 

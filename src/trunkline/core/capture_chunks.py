@@ -37,9 +37,10 @@ class WholeChunk(Struct, frozen=True):
 class ChunkReader:
     """Reads one chunk at a time."""
 
-    def __init__(self, writer: str, source: Address) -> None:
+    def __init__(self, writer: str, source: Address, tables: tuple[int, ...]) -> None:
         self.writer = writer
         self.source = source
+        self.tables = frozenset(tables)  # to read
         self.number = 0  # of the last chunk; grows over sessions, so that no old watermark counts
         self.chunk: OpenChunk | None = None
         self.idle = True  # every table is complete
@@ -57,7 +58,7 @@ class ChunkReader:
 
     def read_next(self, session: int, cursors: tuple[TableCursor, ...]) -> Effects:
         """Read on where the first incomplete table stands."""
-        cursor = next((each for each in cursors if not each.complete), None)
+        cursor = next((each for each in cursors if not each.complete and each.table in self.tables), None)
         if cursor is None:
             self.idle, self.doubted, self.streamed = True, set(), set()
         if cursor is None or self.chunk is not None:
