@@ -135,6 +135,23 @@ EXHAUSTED = {
     "tail-without-replica": (24, 23, 23),
     "peek-without-replica": (8, 7, 7),
     "tail-after-failover": (207, 300, 37),
+    "capture-groups": (4_716, 10_768, 34),
+    "capture-parts": (5_377, 13_565, 40),
+    "capture-appends": (22_846, 54_172, 56),
+    "capture-pair": (53_949, 165_802, 42),
+    "capture-pair-parts": (202_519, 770_614, 53),
+    "capture-server-restart": (3_683, 8_681, 46),
+    "capture-chunks": (85_012, 208_230, 60),
+    "capture-two-tables": (7_687, 20_887, 38),
+    "capture-chunks-and-parts": (957, 2_394, 30),
+    "capture-truncation": (1_495, 3_586, 29),
+    "capture-late-commit": (186_147, 546_177, 53),
+    "capture-long-transaction": (5_609, 15_209, 44),
+    "capture-catalogs": (275_790, 755_189, 63),
+    "capture-slot-lost": (861, 1_789, 25),
+    "capture-recapture": (99_013, 252_479, 55),
+    "capture-slot-moved": (914, 1_874, 30),
+    "capture-failover": (447, 799, 30),
 }
 SMALL_STATES = 8_000
 SCHEDULES = 40

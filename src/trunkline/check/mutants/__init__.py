@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trunkline.check.mutants.appenders import APPENDING_MUTANTS
+from trunkline.check.mutants.capture import CAPTURE_MUTANTS
 from trunkline.check.mutants.clients import CLIENT_MUTANTS
 from trunkline.check.mutants.delivery import DELIVERY_MUTANTS
 from trunkline.check.mutants.disks import DISK_MUTANTS
@@ -28,4 +29,5 @@ MUTANTS = (
     *PROJECTION_MUTANTS,
     *DELIVERY_MUTANTS,
     *PLANNING_MUTANTS,
+    *CAPTURE_MUTANTS,
 )

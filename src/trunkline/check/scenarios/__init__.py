@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from trunkline.check.scenario import Scenario
 from trunkline.check.scenarios.broadcast import BROADCAST_SCENARIOS
+from trunkline.check.scenarios.capture import CAPTURE_SCENARIOS
 from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
 from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
@@ -37,6 +38,7 @@ _ALL = (
     *SPACE_SCENARIOS,
     *DELIVERY_SCENARIOS,
     *SOURCE_SCENARIOS,
+    *CAPTURE_SCENARIOS,
 )
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {build().name: build for build in _ALL}

@@ -1,0 +1,328 @@
+"""Capture: the log of a database has each transaction once, whole and in order, and its snapshots fit in exactly.
+
+The log of the checked world announces each entry, the source what it commits, confirms and serves. Transaction ``n`` of
+the script ends at ``n * LSN_STEP``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from trunkline.check.scenario import Monitor, ObservedEvent, ProcessEnded, SafetyMonitor, Violation
+from trunkline.core.capture_messages import AppendEntry, CaptureHalted, EntryKind, TableCursor
+from trunkline.core.effects import Event
+
+LSN_STEP = 100  # room for watermarks between two transactions
+
+Row = tuple[int, str, int]  # table, key, value
+Rows = tuple[Row, ...]
+
+
+class Transaction(Struct, frozen=True):
+    """One transaction of a script. A value of 0 deletes the row."""
+
+    changes: Rows = ()  # none: it is of other databases, and not streamed
+    parts: int = 1
+    truncates: int = 0  # a table whose rows it deletes by a truncation
+    late: bool = False  # others see it some time after its commit is in the WAL
+    long: bool = False  # it runs from the beginning
+
+
+class CaptureScript(Struct, frozen=True):
+    """The rows at the beginning, and the transactions in commit order."""
+
+    rows: Rows
+    transactions: tuple[Transaction, ...]
+
+    def state(self, count: int, unseen: tuple[int, ...] = ()) -> Rows:
+        """The rows after the first ``count`` transactions, without those with the numbers in ``unseen``."""
+        rows = self.rows
+        for number, transaction in enumerate(self.transactions[:count], start=1):
+            rows = rows if number in unseen else applied(rows, transaction.changes)
+        return rows
+
+    def transaction(self, end: int) -> Transaction:
+        return self.transactions[end // LSN_STEP - 1]
+
+    def next_end(self, position: int) -> int:
+        """The end of the first streamed transaction after a position."""
+        numbers = range(position // LSN_STEP + 1, len(self.transactions) + 1)
+        return next((number * LSN_STEP for number in numbers if self.transactions[number - 1].changes), 1 << 60)
+
+
+def applied(rows: Rows, changes: Rows) -> Rows:
+    state = {(table, key): value for table, key, value in rows}
+    for table, key, value in changes:
+        state[table, key] = value
+    return tuple(sorted((table, key, value) for (table, key), value in state.items() if value))
+
+
+class EntryLogged(Event, frozen=True):
+    """The log has this entry."""
+
+    entry: AppendEntry
+
+
+class LogTakenOver(Event, frozen=True):
+    """A take-over: parts without a last part before it do not count."""
+
+    by: str  # a process
+
+
+class SourceCommitted(Event, frozen=True):
+    """The WAL has this many transactions."""
+
+    count: int
+
+
+class SlotConfirmed(Event, frozen=True):
+    position: int
+
+
+class SlotMoved(Event, frozen=True):
+    """The slot is at this position, without the capture; ``lost``: what the log lacks may no longer be streamed."""
+
+    position: int
+    lost: bool
+
+
+class SourceDiverged(Event, frozen=True):
+    """The history of the source ends here, and another one begins."""
+
+    position: int
+
+
+class ChunkServed(Event, frozen=True):
+    """The rows of a chunk, as its snapshot sees them."""
+
+    chunk: int
+    rows: Rows
+
+
+def _generation(tables: tuple[TableCursor, ...]) -> int:
+    return max((cursor.generation for cursor in tables), default=0)
+
+
+class EachTransactionOnce(SafetyMonitor):
+    """The log has each transaction once, whole and in commit order; only a new generation leaves some out."""
+
+    name = "EachTransactionOnce"
+
+    class State(NamedTuple):
+        position: int = -1  # of the log; -1: it is empty
+        open_end: int = 0  # of the transaction whose last part is missing
+        open_parts: int = 0
+        generation: int = 0
+        diverged: bool = False  # the log has what the source lacks
+
+    def __init__(self, script: CaptureScript) -> None:
+        self._script = script
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: ObservedEvent) -> State:
+        match observed.event:
+            case LogTakenOver():
+                return state._replace(open_end=0, open_parts=0)
+            case SourceDiverged(position):
+                return state._replace(diverged=state.diverged or state.position > position)
+            case EntryLogged(entry):
+                return self._logged(state, entry)
+        return state
+
+    def _logged(self, state: State, entry: AppendEntry) -> State:
+        generation = _generation(entry.tables) if entry.kind is EntryKind.CATALOG else 0
+        if state.position < 0 or generation > state.generation:
+            if entry.kind is not EntryKind.CATALOG:
+                raise Violation(f"the log begins with a {entry.kind.value}, not with a catalog")
+            return self.State(entry.position, generation=generation)
+        if state.diverged:
+            raise Violation(f"a {entry.kind.value} at {entry.position} follows changes that the source does not have")
+        if state.open_end and (entry.kind is not EntryKind.PART or entry.ends != (state.open_end,)):
+            raise Violation(f"a {entry.kind.value} stands between the parts of the transaction {state.open_end}")
+        if entry.kind is EntryKind.PART:
+            return self._part(state, entry)
+        position = state.position
+        for end in entry.ends:
+            position = self._follow(position, end)
+            if self._script.transaction(end).parts > 1:
+                raise Violation(f"the large transaction {end} is in a group")
+        return state._replace(position=self._moved(position, entry))
+
+    def _part(self, state: State, entry: AppendEntry) -> State:
+        (end,) = entry.ends
+        self._follow(state.position, end)
+        if entry.index != state.open_parts:
+            raise Violation(f"part {entry.index} of the transaction {end} follows {state.open_parts} parts")
+        whole = entry.index + 1 == self._script.transaction(end).parts
+        if entry.last != whole:
+            raise Violation(
+                f"part {entry.index} of the transaction {end} is {'' if entry.last else 'not '}the last one"
+            )
+        if not entry.last:
+            return state._replace(open_end=end, open_parts=entry.index + 1)
+        return state._replace(position=self._moved(end, entry), open_end=0, open_parts=0)
+
+    def _follow(self, position: int, end: int) -> int:
+        following = self._script.next_end(position)
+        if end != following:
+            raise Violation(f"the transaction {end} follows {position}, but the next one is {following}")
+        return end
+
+    def _moved(self, position: int, entry: AppendEntry) -> int:
+        if entry.position < position or entry.position >= self._script.next_end(position):
+            raise Violation(f"an entry says {entry.position}, but the log has the transactions up to {position}")
+        return entry.position
+
+
+class ConfirmedIsCaptured(SafetyMonitor):
+    """Nothing is confirmed to the source that the committed log lacks."""
+
+    name = "ConfirmedIsCaptured"
+
+    def initial(self) -> int:
+        return 0
+
+    def observe(self, state: int, observed: ObservedEvent) -> int:
+        match observed.event:
+            case EntryLogged(entry) if entry.last:
+                return entry.position
+            case SlotConfirmed(position) if position > state:
+                raise Violation(f"{position} is confirmed, but the log is at {state}")
+        return state
+
+
+class ChunkExact(SafetyMonitor):
+    """At each end in the log the rows of a table, up to its cursor, are those of the source at that position."""
+
+    name = "ChunkExact"
+
+    class State(NamedTuple):
+        rows: Rows = ()
+        cursors: tuple[TableCursor, ...] = ()
+        served: tuple[tuple[int, Rows], ...] = ()  # chunks and their rows
+
+    def __init__(self, script: CaptureScript) -> None:
+        self._script = script
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: ObservedEvent) -> State:
+        match observed.event:
+            case ChunkServed(chunk, rows):
+                return state._replace(served=(*state.served, (chunk, rows)))
+            case LogTakenOver():
+                return state._replace(served=())  # chunks before it are never written
+            case EntryLogged(entry) if entry.last:
+                after = self._logged(state, entry)
+                self._judge(after, entry.position)
+                return after
+        return state
+
+    def _logged(self, state: State, entry: AppendEntry) -> State:
+        rows, cursors, served = state.rows, {cursor.table: cursor for cursor in state.cursors}, state.served
+        for end in entry.ends:
+            rows = applied(rows, self._script.transaction(end).changes)
+        for cursor in entry.tables:
+            if cursor.generation > (cursors[cursor.table].generation if cursor.table in cursors else 0):
+                rows = tuple(row for row in rows if row[0] != cursor.table)
+            cursors[cursor.table] = cursor
+        if entry.chunk is not None:
+            number, dropped = entry.chunk.chunk, entry.chunk.dropped
+            read = [row for chunk, found in served if chunk == number for row in found if row[1] not in dropped]
+            rows = applied(rows, tuple(read))
+            served = tuple(each for each in served if each[0] != number)
+        return self.State(rows, tuple(cursor for _, cursor in sorted(cursors.items())), served)
+
+    def _judge(self, state: State, position: int) -> None:
+        source = self._script.state(position // LSN_STEP)
+        for cursor in state.cursors:
+            logged, real = (self._reached(rows, cursor) for rows in (state.rows, source))
+            if logged != real:
+                name = f"table {cursor.table} up to {'its end' if cursor.complete else repr(cursor.after)}"
+                raise Violation(f"{name}, at {position}, is {real} in the source, but {logged} in the log")
+
+    def _reached(self, rows: Rows, cursor: TableCursor) -> Rows:
+        return tuple(row for row in rows if row[0] == cursor.table and (cursor.complete or row[1] <= cursor.after))
+
+
+class NotTakenBack(SafetyMonitor):
+    """A capture whose log was taken over by another one does not take it back."""
+
+    name = "NotTakenBack"
+
+    class State(NamedTuple):
+        owner: str = ""
+        former: tuple[str, ...] = ()
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: ObservedEvent) -> State:
+        match observed.event:
+            case LogTakenOver(by) if by in state.former:
+                raise Violation(f"{by} takes the log back from {state.owner}")
+            case LogTakenOver(by) if by != state.owner:
+                return self.State(by, tuple(sorted({*state.former, state.owner} - {""})))
+            case ProcessEnded():
+                former = tuple(each for each in state.former if each != observed.process)
+                return self.State("" if state.owner == observed.process else state.owner, former)
+        return state
+
+
+class Captured:
+    """When faults have stopped, the log has every transaction and every table, and the source may forget them; or the
+    capture has halted, where changes are lost.
+    """
+
+    name = "Captured"
+
+    class State(NamedTuple):
+        committed: int = 0
+        position: int = -1
+        confirmed: int = 0
+        incomplete: tuple[int, ...] = ()
+        lost: bool = False
+        halted: bool = False
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: ObservedEvent) -> State:
+        match observed.event:
+            case SourceCommitted(count):
+                return state._replace(committed=count)
+            case SlotConfirmed(position):
+                return state._replace(confirmed=max(state.confirmed, position))
+            case SlotMoved(position, lost):
+                return state._replace(lost=state.lost or lost, confirmed=position)
+            case SourceDiverged():
+                return state._replace(lost=True)
+            case EntryLogged(entry) if entry.last:
+                table_numbers = {cursor.table for cursor in entry.tables}
+                left = {table for table in state.incomplete if table not in table_numbers}
+                left |= {cursor.table for cursor in entry.tables if not cursor.complete}
+                return state._replace(position=entry.position, incomplete=tuple(sorted(left)))
+            case CaptureHalted(error):
+                if not state.lost:
+                    raise Violation(f"it halts although nothing is lost: {error}")
+                return state._replace(halted=True)
+        return state
+
+    def hot(self, state: State) -> str:
+        end = state.committed * LSN_STEP
+        if state.halted:
+            return ""
+        if state.position < end:
+            return f"the source is at {end}, the log at {state.position}"
+        if state.incomplete:
+            return f"table {state.incomplete[0]} is not complete"
+        return f"the source is at {end}, its slot at {state.confirmed}" if state.confirmed < end else ""
+
+
+def capture_monitors(script: CaptureScript) -> tuple[Monitor, ...]:
+    return (EachTransactionOnce(script), ConfirmedIsCaptured(), ChunkExact(script), NotTakenBack(), Captured())

@@ -1,0 +1,337 @@
+"""Scenarios of the capture of a database: what becomes of transactions and snapshots when anything fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from trunkline.check.disks import NoDisk
+from trunkline.check.monitors.capture import CaptureScript, Transaction, capture_monitors
+from trunkline.check.scenario import NO_FAULTS, Boot, Faults, FreeTimer, Operation, ProcessSpec, Scenario
+from trunkline.check.scenarios.capture_world import (
+    COMMITS,
+    DATABASE,
+    LOG,
+    READS,
+    Backend,
+    Commit,
+    Database,
+    LoseSlot,
+    OneWriterLog,
+    Promote,
+    Restart,
+)
+from trunkline.core.capture import Capture, CaptureConfig
+from trunkline.core.capture_messages import SlotState
+from trunkline.core.effects import Message
+from trunkline.core.role import Role
+
+CONFIG = CaptureConfig(
+    writer="",
+    log=LOG,
+    source=DATABASE,
+    tables=(),
+    group_size=2,
+    group_count=2,
+    group_ms=1,
+    appends_max=2,
+    catalog_after=1000,
+    mark_after=50,  # less than a transaction, more than some watermarks
+    retry_ms=1,
+    retry_max_ms=1,
+)
+SESSIONS = 100  # of one start; messages of an earlier start may still arrive
+
+NOISE = Transaction()
+SMALL = tuple(Transaction(((1, "a", value),)) for value in (2, 3, 4))
+MOVE = Transaction(((1, "a", 0), (1, "b", 5)))
+LARGE = Transaction(((1, "a", 6), (1, "b", 6), (2, "a", 6)), parts=3)
+
+
+def scenario(
+    name: str,
+    summary: str,
+    *transactions: Transaction,
+    rows: tuple[tuple[int, str, int], ...] = ((1, "a", 1),),
+    captures: str = "a",
+    tables: tuple[int, ...] = (),
+    chunk_rows: int = 1,
+    recaptures: bool = False,
+    appends_max: int = 2,
+    catalog_after: int = 1000,
+    troubles: int = 0,
+    steps: tuple[Message, ...] | None = None,
+    faults: Faults = NO_FAULTS,
+    group_timers: int = 0,
+    sometimes: tuple[str, ...] = ("EntryLogged", "SlotConfirmed"),
+) -> Scenario:
+    """``steps`` of the database; by default each transaction commits."""
+    script = CaptureScript(rows, transactions)
+    config = replace(
+        CONFIG,
+        recaptures=recaptures,
+        appends_max=appends_max,
+        catalog_after=catalog_after,
+    )
+    requests = tuple(Commit(number) for number in range(1, len(transactions) + 1)) if steps is None else steps
+
+    def capture(process: str, order: int) -> ProcessSpec:
+        def start(boot: Boot) -> Mapping[str, Role]:
+            role = Capture(replace(config, writer=f"{process}{boot.start}", tables=tables))
+            role.session = role.chunks.number = (boot.start * 2 + order) * SESSIONS
+            return {"capture": role}
+
+        return ProcessSpec(process, start, NoDisk(), None)
+
+    def database(boot: Boot) -> Mapping[str, Role]:
+        return {DATABASE.role: Database(script, SlotState.ABSENT, chunk_rows=chunk_rows)}
+
+    def log(boot: Boot) -> Mapping[str, Role]:
+        return {LOG.role: OneWriterLog(troubles)}
+
+    def backend(boot: Boot) -> Mapping[str, Role]:
+        return {READS.role: Backend()}
+
+    names, steps_taken = tuple(captures.split()), tuple(Operation(DATABASE.role, each) for each in requests)
+    return Scenario(
+        name,
+        summary,
+        (
+            ProcessSpec(DATABASE.process, database, NoDisk(), None, steps_taken),
+            ProcessSpec(COMMITS.process, backend, NoDisk(), None),
+            ProcessSpec(READS.process, backend, NoDisk(), None),
+            ProcessSpec(LOG.process, log, NoDisk(), None),
+            *(capture(each, order) for order, each in enumerate(names)),
+        ),
+        capture_monitors(script),
+        faults,
+        fifo=True,
+        eager_operations=False,
+        crashable=names if faults.crash else (),
+        free_timers=(FreeTimer("*", "capture", "group", group_timers),) if group_timers else (),
+        sometimes=sometimes,
+    )
+
+
+ONE_CRASH = Faults(crash=1, restart=1)
+
+
+def groups() -> Scenario:
+    return scenario(
+        "capture-groups",
+        "three small transactions, then WAL without changes; the capture crashes",
+        *SMALL,
+        NOISE,
+        group_timers=1,
+        faults=ONE_CRASH,
+    )
+
+
+def parts() -> Scenario:
+    return scenario(
+        "capture-parts",
+        "a large transaction between two small ones; the capture crashes among its parts",
+        SMALL[0],
+        LARGE,
+        SMALL[1],
+        group_timers=1,
+        faults=ONE_CRASH,
+    )
+
+
+def appends() -> Scenario:
+    return scenario(
+        "capture-appends",
+        "two appends are refused, or their outcome is unknown, with others in flight",
+        SMALL[0],
+        LARGE,
+        SMALL[1],
+        troubles=2,
+        group_timers=1,
+        sometimes=("EntryLogged", "SlotConfirmed", "SessionEnded"),
+    )
+
+
+def pair() -> Scenario:
+    return scenario(
+        "capture-pair",
+        "two captures of one database and one log: each takes it over, one of them stops",
+        SMALL[0],
+        SMALL[1],
+        captures="a b",
+        group_timers=1,
+        sometimes=("EntryLogged", "CaptureFenced"),
+    )
+
+
+def pair_parts() -> Scenario:
+    return scenario(
+        "capture-pair-parts",
+        "a second capture takes the log over among the parts of a large transaction",
+        LARGE,
+        SMALL[1],
+        captures="a b",
+        sometimes=("EntryLogged", "CaptureFenced"),
+    )
+
+
+def server_restart() -> Scenario:
+    return scenario(
+        "capture-server-restart",
+        "the server restarts and streams again what was confirmed; the capture crashes",
+        SMALL[0],
+        LARGE,
+        steps=(Commit(1), Commit(2), Restart(3)),
+        faults=ONE_CRASH,
+        sometimes=("EntryLogged", "SessionEnded"),
+    )
+
+
+def chunks() -> Scenario:
+    return scenario(
+        "capture-chunks",
+        "a table is read in chunks while a key moves across the cursor; the capture crashes",
+        MOVE,
+        Transaction(((1, "b", 7),)),
+        rows=((1, "a", 1), (1, "b", 1)),
+        tables=(1,),
+        appends_max=1,
+        faults=ONE_CRASH,
+    )
+
+
+def two_tables() -> Scenario:
+    return scenario(
+        "capture-two-tables",
+        "one table is complete while another is still read, and a transaction changes both",
+        Transaction(((1, "a", 7), (2, "b", 7))),
+        MOVE,
+        rows=((1, "a", 1), (2, "b", 1)),
+        tables=(1, 2),
+    )
+
+
+def large_chunks() -> Scenario:
+    return scenario(
+        "capture-chunks-and-parts",
+        "the rows of a chunk arrive among the parts of a large transaction that changes them",
+        LARGE,
+        rows=((1, "a", 1), (1, "b", 1)),
+        tables=(1,),
+        chunk_rows=2,
+    )
+
+
+def truncation() -> Scenario:
+    return scenario(
+        "capture-truncation",
+        "a table is truncated, and gets a row again, while it is read",
+        Transaction(((1, "a", 0), (1, "b", 0)), truncates=1),
+        Transaction(((1, "b", 8),)),
+        rows=((1, "a", 1), (1, "b", 1)),
+        tables=(1,),
+        chunk_rows=2,
+    )
+
+
+def late_commit() -> Scenario:
+    return scenario(
+        "capture-late-commit",
+        "a commit is in the WAL, and in the log, before others see it; the capture crashes",
+        Transaction(((1, "a", 9),), late=True),
+        SMALL[2],
+        tables=(1,),
+        faults=ONE_CRASH,
+        sometimes=("EntryLogged", "ChunkRefused"),
+    )
+
+
+def long_transaction() -> Scenario:
+    return scenario(
+        "capture-long-transaction",
+        "a transaction that runs from the beginning commits while a table is read",
+        SMALL[0],
+        Transaction(((1, "b", 9),), long=True, late=True),
+        tables=(1,),
+        sometimes=("EntryLogged", "ChunkRefused"),
+    )
+
+
+def catalogs() -> Scenario:
+    return scenario(
+        "capture-catalogs",
+        "catalogs are repeated while a table is read in chunks; the capture crashes",
+        SMALL[0],
+        SMALL[1],
+        rows=((1, "a", 1), (1, "b", 1)),
+        tables=(1,),
+        catalog_after=1,
+        faults=ONE_CRASH,
+    )
+
+
+def slot_lost() -> Scenario:
+    return scenario(
+        "capture-slot-lost",
+        "the slot is lost: the capture halts",
+        *SMALL[:2],
+        steps=(Commit(1), LoseSlot(2), Commit(3)),
+        faults=ONE_CRASH,
+        sometimes=("EntryLogged", "CaptureHalted"),
+    )
+
+
+def recapture() -> Scenario:
+    return scenario(
+        "capture-recapture",
+        "the slot is lost, and the table is read again as a new generation; the capture crashes",
+        *SMALL[:2],
+        tables=(1,),
+        recaptures=True,
+        steps=(Commit(1), LoseSlot(2), Commit(3)),
+        faults=ONE_CRASH,
+        sometimes=("EntryLogged", "Recaptured"),
+    )
+
+
+def slot_moved() -> Scenario:
+    return scenario(
+        "capture-slot-moved",
+        "another program moves the slot: the capture halts where the log lacks changes",
+        *SMALL[:2],
+        steps=(Commit(1), LoseSlot(2, moved=True), Commit(3)),
+        faults=ONE_CRASH,
+        sometimes=("EntryLogged", "CaptureHalted"),
+    )
+
+
+def failover() -> Scenario:
+    return scenario(
+        "capture-failover",
+        "a standby takes over that may lack the last transaction: the capture halts if the log has it",
+        *SMALL[:2],
+        steps=(Commit(1), Commit(2), Promote(3, 100), Commit(4)),
+        sometimes=("EntryLogged", "CaptureHalted"),
+    )
+
+
+CAPTURE_SCENARIOS = (
+    groups,
+    parts,
+    appends,
+    pair,
+    pair_parts,
+    server_restart,
+    chunks,
+    two_tables,
+    large_chunks,
+    truncation,
+    late_commit,
+    long_transaction,
+    catalogs,
+    slot_lost,
+    recapture,
+    slot_moved,
+    failover,
+)

@@ -1,0 +1,368 @@
+"""The capture of a database: decides what becomes an entry of the log, in which order, and what the source may forget.
+
+It writes one log as its only writer, and reads one logical stream: transactions whole, in commit order, each only after
+its commit. Nothing but the log is durable here: the log itself says where a capture goes on.
+
+States
+    taking over --taken--> opening --history fits--> streaming --append failed, stream ended--> waiting --> taking over
+                              |--no slot--> opening (a new one)    |--changes are lost--> halted, or a recapture
+    any --another writer owns the log--> fenced
+
+Rules
+ K1  Entries are appended in commit order, each directly after the one before. A group holds whole transactions only.
+     The parts of a transaction follow each other; nothing is between them.
+ K2  A position is confirmed to the source when the committed log has it in an entry, and not before. Without changes a
+     mark brings it there, after ``mark_after`` bytes of WAL: so a slot that is ahead of the log was moved by another
+     program (K6). Inside a transaction a keep-alive says nothing.
+ K3  After a take-over the capture goes on after the last whole transaction in the log. Parts without a last part do not
+     count. What the log has is skipped by its position in the WAL: the server may send any of it again.
+ K4  After an append that failed, or whose outcome is unknown, nothing more is appended in this session. The log is
+     taken over again, which settles it.
+ K5  A chunk lies between two watermarks of the stream. It is valid only if its snapshot sees every transaction that
+     comes before the low one in the log: a commit is in the WAL before others can see it. So a transaction that the
+     snapshot does not see must not be one that was streamed before the low watermark, nor one that was running when
+     this session began (the log may have it), unless it is streamed after the low watermark.
+ K6  The log and the source must share a history: the same system, the position of the log on a timeline that the source
+     has, the slot present and not ahead of the log while this capture holds it. Otherwise changes are lost, or the log
+     has some that the source lacks: the capture halts or, if so configured, reads every table again as a new
+     generation. Both are announced.
+ K7  A chunk is appended when its rows are there and the high watermark has passed, without the rows whose keys were
+     touched since the low watermark. A truncation drops all of them.
+ K8  The cursor of a table is in the entry of the chunk. No entry has a cursor beyond the chunks before it.
+ K9  Once another writer has taken the log over, the capture stops. Only its first take-over is by force: two captures
+     would otherwise take it from each other for ever.
+ K10 At most ``appends_max`` appends are in flight, and the host reads no more from the stream while the capture is
+     ``full``, so memory is bounded.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trunkline.core.capture_chunks import ChunkReader
+from trunkline.core.capture_messages import (
+    AppendEnded,
+    AppendEntry,
+    AppendOutcome,
+    CaptureFenced,
+    CaptureHalted,
+    ChunkBody,
+    ChunkRead,
+    CloseSource,
+    ConfirmPosition,
+    EntryKind,
+    KeepAlive,
+    OpenSource,
+    Origin,
+    Piece,
+    Recaptured,
+    SessionEnded,
+    SlotState,
+    SourceOpened,
+    StreamEnded,
+    TableCursor,
+    TakenOver,
+    TakeOver,
+    TakeOverFailed,
+    Watermark,
+)
+from trunkline.core.effects import Address, Announce, CancelTimer, Effects, Message, Send, SetTimer
+
+TAKE_OVER_AGAIN = "the log is taken over again"
+
+
+class CaptureState(enum.Enum):
+    TAKING_OVER = "taking over"
+    OPENING = "opening"
+    STREAMING = "streaming"
+    WAITING = "waiting"
+    HALTED = "halted"
+    FENCED = "fenced"
+
+
+class CaptureConfig(Struct, frozen=True):
+    writer: str  # unique for each start of a process
+    log: Address
+    source: Address
+    tables: tuple[int, ...]  # to capture; what the log has beyond them stays as it is
+    recaptures: bool = False  # False: halt when changes are lost
+    group_size: int = 512 * 1024
+    group_count: int = 10_000  # transactions
+    group_ms: int = 5
+    appends_max: int = 1  # more only with a log that refuses what follows a refused append; core/writer.py does not
+    catalog_after: int = 64 * 1024 * 1024  # of the sizes of transactions
+    mark_after: int = 16 * 1024 * 1024  # bytes of WAL; a smaller value fills an idle log, a larger one keeps more WAL
+    retry_ms: int = 1000  # doubles with each session that commits nothing, because each leaves a mark in the log
+    retry_max_ms: int = 60_000
+
+
+class Capture:
+    def __init__(self, config: CaptureConfig) -> None:
+        self.config = config
+        self.state = CaptureState.TAKING_OVER
+        self.session = 0
+        self.forces = True  # K9
+        self.origin: Origin | None = None  # of the log, then of the source
+        self.position = 0  # after the last whole transaction that was made an entry, or that the log has
+        self.confirmed = 0
+        self.wait_ms = config.retry_ms
+        self.cursors: tuple[TableCursor, ...] = ()
+        self.chunks = ChunkReader(config.writer, config.source, config.tables)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.number = 0
+        self.queue: deque[AppendEntry] = deque()  # not appended yet
+        self.in_flight: deque[tuple[int, int]] = deque()  # numbers and positions
+        self.group: list[int] = []  # ends of the transactions of the open group
+        self.group_size = 0
+        self.parts: int | None = None  # of the open transaction that were made entries
+        self.since_catalog = 0
+
+    @property
+    def phase(self) -> str:
+        return self.state.value
+
+    @property
+    def full(self) -> bool:
+        """Whether the host should stop reading the stream until an append has ended."""
+        return len(self.in_flight) >= self.config.appends_max and bool(self.queue)
+
+    @property
+    def watched(self) -> int | None:
+        """The table whose touched keys the host must name; of other tables it may leave them out."""
+        return self.chunks.table
+
+    def on_start(self) -> Effects:
+        return self._take_over()
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a capture makes no choice, but {key} was chosen")
+
+    def on_timer(self, key: str) -> Effects:
+        if key == "retry" and self.state is CaptureState.WAITING:
+            return self._take_over()
+        if self.state is not CaptureState.STREAMING:
+            return []
+        if key == "group":
+            return self._close_group() + self._dispatch()
+        return self.chunks.read_next(self.session, self.cursors)
+
+    def ignores(self, source: Address, message: Message) -> bool:
+        """Answers of earlier sessions."""
+        return getattr(message, "session", self.session) < self.session
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        if self.ignores(source, message) or self.state in (CaptureState.HALTED, CaptureState.FENCED):
+            return []
+        match message:
+            case TakenOver() if self.state is CaptureState.TAKING_OVER:
+                return self._on_taken(message)
+            case TakeOverFailed(_, fenced) if self.state is CaptureState.TAKING_OVER:
+                return self._stop() if fenced else self._start_over("the log could not be taken over")
+            case SourceOpened() if self.state is CaptureState.OPENING:
+                return self._on_opened(message)
+            case AppendEnded(_, number, outcome) if self.state is CaptureState.STREAMING:
+                return self._on_ended(number, outcome)
+            case StreamEnded(_, error) if self.state in (CaptureState.OPENING, CaptureState.STREAMING):
+                return self._start_over(error)
+        if self.state is not CaptureState.STREAMING:
+            return []
+        return self._on_streamed(message) + self._dispatch()
+
+    # --------------------------------------------------------------------------------------------------------- sessions
+
+    def _take_over(self) -> Effects:
+        self.session += 1
+        self.state = CaptureState.TAKING_OVER
+        self._clear()
+        return [Send(self.config.log, TakeOver(self.session, self.forces))]
+
+    def _start_over(self, error: str) -> Effects:
+        """Whatever was not appended is streamed again, and the take-over settles the rest (K4)."""
+        self.state = CaptureState.WAITING
+        timers: Effects = [CancelTimer("group"), CancelTimer("chunk"), SetTimer("retry", self.wait_ms)]
+        self.wait_ms = min(2 * self.wait_ms, self.config.retry_max_ms)
+        return [Announce(SessionEnded(error)), Send(self.config.source, CloseSource(self.session)), *timers]
+
+    def _stop(self) -> Effects:
+        self.state = CaptureState.FENCED  # K9
+        closed = Send(self.config.source, CloseSource(self.session))
+        return [Announce(CaptureFenced()), CancelTimer("group"), CancelTimer("chunk"), closed]
+
+    def _on_taken(self, log: TakenOver) -> Effects:
+        self.forces = False
+        self.state = CaptureState.OPENING
+        self.position, self.origin, self.cursors = log.position, log.origin, log.tables  # K3
+        self.confirmed = 0
+        return [Send(self.config.source, OpenSource(self.session))]
+
+    def _on_opened(self, source: SourceOpened) -> Effects:
+        lost = "" if self.origin is None else _lost(self.position, self.origin, source)
+        if lost and not self.config.recaptures:
+            self.state = CaptureState.HALTED
+            return [
+                Announce(CaptureHalted(f"{lost}; capture every table again")),
+                Send(self.config.source, CloseSource(self.session)),
+            ]
+        effects: Effects = []
+        if lost:
+            again = [replace(each, generation=each.generation + 1, after="", complete=False) for each in self.cursors]
+            self.cursors, self.origin = tuple(again), None  # what comes next is compared with nothing
+            effects.append(Announce(Recaptured(lost)))
+        if source.slot is not SlotState.PRESENT:
+            return [*effects, Send(self.config.source, OpenSource(self.session, create=True))]
+        return effects + self._begin(source, source.confirmed if self.origin is None else self.position)
+
+    def _begin(self, source: SourceOpened, position: int) -> Effects:
+        """The stream has started. The log gets a catalog if it lacks the origin or one of the tables."""
+        self.state = CaptureState.STREAMING
+        known = {cursor.table for cursor in self.cursors}
+        added = tuple(TableCursor(table) for table in self.config.tables if table not in known)
+        fresh, outdated = self.origin is None, self.origin != source.origin or bool(added)
+        self.cursors, self.origin, self.position = self.cursors + added, source.origin, position
+        self.chunks.begin(source.running)
+        effects: Effects = []
+        if not fresh:  # what the log has before the mark is final, and may not be confirmed yet
+            self.confirmed = position
+            effects.append(Send(self.config.source, ConfirmPosition(self.session, position)))
+        if outdated:
+            self._make(EntryKind.CATALOG, position, tables=self.cursors)
+        return [*effects, *self.chunks.read_next(self.session, self.cursors), *self._dispatch()]
+
+    # ------------------------------------------------------------------------------------------------------- the stream
+
+    def _on_streamed(self, message: Message) -> Effects:
+        match message:
+            case Piece():
+                effects = self._on_piece(message)
+            case KeepAlive(_, wal_end):
+                return self._on_keep_alive(wal_end)
+            case Watermark(_, writer, chunk, high):
+                self.chunks.on_watermark(writer, chunk, high=high)
+                effects = []
+            case ChunkRead():
+                self.chunks.on_read(message)
+                effects = []
+            case _:
+                return []
+        return effects + self._end_chunk() if self.parts is None else effects
+
+    def _on_piece(self, piece: Piece) -> Effects:
+        if piece.end <= self.position:
+            return []  # K3
+        self.chunks.on_piece(piece)
+        self.since_catalog += piece.size
+        if not (piece.first and piece.last):
+            return self._on_part(piece)
+        self.group.append(piece.end)
+        self.group_size += piece.size
+        if self.group_size >= self.config.group_size or len(self.group) >= self.config.group_count:
+            return self._close_group()
+        return [SetTimer("group", self.config.group_ms)] if len(self.group) == 1 else []
+
+    def _on_part(self, piece: Piece) -> Effects:
+        effects = self._close_group() if piece.first else []
+        index = 0 if self.parts is None else self.parts
+        position = piece.end if piece.last else self.position
+        self._make(EntryKind.PART, position, ends=(piece.end,), index=index, last=piece.last)
+        self.parts = None if piece.last else index + 1
+        if piece.last:
+            self._make_catalog()
+        return effects
+
+    def _close_group(self) -> Effects:
+        if not self.group:
+            return []
+        self._make(EntryKind.GROUP, self.group[-1], ends=tuple(self.group))
+        self.group, self.group_size = [], 0
+        self._make_catalog()
+        return [CancelTimer("group")]
+
+    def _make_catalog(self) -> None:
+        if self.since_catalog >= self.config.catalog_after:
+            self._make(EntryKind.CATALOG, self.position, tables=self.cursors)
+            self.since_catalog = 0
+
+    def _on_keep_alive(self, wal_end: int) -> Effects:
+        behind = wal_end - max((self.position, *self.group[-1:]))
+        if self.parts is not None or behind < self.config.mark_after:
+            return []
+        effects = self._close_group()
+        self._make(EntryKind.MARK, wal_end)  # K2
+        return effects
+
+    def _end_chunk(self) -> Effects:
+        """Append the chunk if it is whole, and read the next one."""
+        chunk = self.chunks.ended()
+        if chunk is None:
+            return []
+        refused = self.chunks.refusal()
+        if refused is not None:
+            return [Announce(refused), SetTimer("chunk", self.config.retry_ms)]
+        before = next(cursor for cursor in self.cursors if cursor.table == chunk.table)
+        moved = replace(before, after=chunk.read.after, complete=chunk.read.last)
+        effects = self._close_group()
+        self.cursors = tuple(moved if cursor == before else cursor for cursor in self.cursors)
+        body = ChunkBody(chunk.number, chunk.dropped())
+        self._make(EntryKind.CHUNK, self.position, tables=(moved,), chunk=body)  # K8
+        return effects + self.chunks.read_next(self.session, self.cursors)
+
+    # ---------------------------------------------------------------------------------------------------------- appends
+
+    def _make(
+        self,
+        kind: EntryKind,
+        position: int,
+        *,
+        ends: tuple[int, ...] = (),
+        index: int = 0,
+        last: bool = True,
+        tables: tuple[TableCursor, ...] = (),
+        chunk: ChunkBody | None = None,
+    ) -> None:
+        assert self.origin is not None
+        self.number += 1
+        self.position = position
+        self.queue.append(
+            AppendEntry(self.session, self.number, kind, position, self.origin, ends, index, last, tables, chunk)
+        )
+
+    def _dispatch(self) -> Effects:
+        effects: Effects = []
+        while self.queue and len(self.in_flight) < self.config.appends_max:  # K10
+            entry = self.queue.popleft()
+            self.in_flight.append((entry.number, entry.position))
+            effects.append(Send(self.config.log, entry))
+        return effects
+
+    def _on_ended(self, number: int, outcome: AppendOutcome) -> Effects:
+        if outcome is AppendOutcome.FENCED:
+            return self._stop()
+        if outcome is not AppendOutcome.COMMITTED:
+            return self._start_over(f"the outcome of an append is {outcome.value}; {TAKE_OVER_AGAIN}")  # K4
+        before, self.wait_ms = self.confirmed, self.config.retry_ms
+        while self.in_flight and self.in_flight[0][0] <= number:  # K1: the log has all entries before it, too
+            self.confirmed = max(self.confirmed, self.in_flight.popleft()[1])
+        confirm: Effects = [Send(self.config.source, ConfirmPosition(self.session, self.confirmed))]
+        return [*(confirm if self.confirmed > before else []), *self._dispatch()]
+
+
+def _lost(position: int, origin: Origin, source: SourceOpened) -> str:
+    """Why the log cannot be continued from this source, or an empty string (K6)."""
+    if origin.system != source.origin.system:
+        return "the source is another database system than the one in the log"
+    shared = dict(source.ends).get(origin.timeline)
+    if shared is None or position > shared:
+        return f"the log has changes up to {position} that the source does not have: it was restored, or failed over"
+    if source.slot is not SlotState.PRESENT:
+        return f"the replication slot is {source.slot.value}: changes after {position} can no longer be read"
+    if source.confirmed > position:
+        return (
+            f"the replication slot is at {source.confirmed}, the log at {position}: another program has moved the slot"
+        )
+    return ""

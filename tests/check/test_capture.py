@@ -1,0 +1,153 @@
+"""The monitors of a capture accept what is allowed, and reject what is not at its last event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from trunkline.check.monitors.capture import (
+    Captured,
+    CaptureScript,
+    ChunkExact,
+    ChunkServed,
+    ConfirmedIsCaptured,
+    EachTransactionOnce,
+    EntryLogged,
+    LogTakenOver,
+    NotTakenBack,
+    SlotConfirmed,
+    SlotMoved,
+    SourceCommitted,
+    SourceDiverged,
+    Transaction,
+    capture_monitors,
+)
+from trunkline.check.scenario import Monitor, ObservedEvent, ProcessEnded, Violation
+from trunkline.core.capture_messages import AppendEntry, CaptureHalted, ChunkBody, EntryKind, Origin, TableCursor
+from trunkline.core.effects import Event
+
+SCRIPT = CaptureScript(
+    ((1, "a", 1), (1, "c", 1)),
+    (
+        Transaction(((1, "a", 2),)),
+        Transaction(((1, "a", 3), (1, "b", 3)), parts=2),
+        Transaction(),
+        Transaction(((1, "a", 0),)),
+    ),
+)
+
+
+def entry(kind: EntryKind, position: int, *ends: int, **more: Any) -> EntryLogged:
+    return EntryLogged(AppendEntry(1, 1, kind, position, Origin("one", 1), ends, **more))
+
+
+def part(index: int, *, last: bool, position: int) -> EntryLogged:
+    return entry(EntryKind.PART, position, 200, index=index, last=last)
+
+
+def catalog(position: int = 0, **cursor: Any) -> EntryLogged:
+    return entry(EntryKind.CATALOG, position, tables=(TableCursor(1, **cursor),))
+
+
+def chunk(number: int, position: int, after: str, *dropped: str, complete: bool = False) -> EntryLogged:
+    cursor = TableCursor(1, after=after, complete=complete)
+    return entry(EntryKind.CHUNK, position, tables=(cursor,), chunk=ChunkBody(number, dropped))
+
+
+GROUP = entry(EntryKind.GROUP, 100, 100)
+PART, LAST = part(0, last=False, position=100), part(1, last=True, position=200)
+MARK = entry(EntryKind.MARK, 300)
+ONCE, EXACT = EachTransactionOnce(SCRIPT), ChunkExact(SCRIPT)
+WHOLE = ChunkServed(1, SCRIPT.rows)
+
+ACCEPTED: dict[str, tuple[Monitor, tuple[Event, ...]]] = {
+    "transactions follow each other": (ONCE, (catalog(), GROUP, PART, LAST, MARK, entry(EntryKind.GROUP, 400, 400))),
+    "a log begins in the middle": (ONCE, (catalog(250), entry(EntryKind.GROUP, 400, 400))),
+    "parts begin again after a take-over": (ONCE, (catalog(), GROUP, PART, LogTakenOver("a"), PART, LAST)),
+    "a generation leaves some out": (ONCE, (catalog(), catalog(300, generation=2), entry(EntryKind.GROUP, 400, 400))),
+    "a source diverges after the log": (ONCE, (catalog(), SourceDiverged(100), GROUP)),
+    "the log is confirmed": (ConfirmedIsCaptured(), (catalog(), GROUP, SlotConfirmed(100))),
+    "chunks and changes make the state": (
+        EXACT,
+        (
+            *(catalog(), ChunkServed(1, ((1, "a", 1),)), chunk(1, 0, "a"), GROUP, PART, LAST),
+            *(ChunkServed(2, ((1, "b", 3), (1, "c", 1))), chunk(2, 200, "c", "b", complete=True)),
+        ),
+    ),
+    "a captured log is taken over once": (NotTakenBack(), (LogTakenOver("a"), LogTakenOver("b"))),
+    "a lost slot halts": (
+        Captured(),
+        (catalog(), chunk(1, 0, "", complete=True), SlotMoved(0, True), CaptureHalted("x")),
+    ),
+}
+REJECTED: dict[str, tuple[Monitor, str, tuple[Event, ...]]] = {
+    "a transaction is missing": (ONCE, "the next one is 100", (catalog(), PART)),
+    "a transaction comes twice": (ONCE, "the next one is 200", (catalog(), GROUP, GROUP)),
+    "an entry stands between parts": (ONCE, "between the parts", (catalog(), GROUP, PART, MARK)),
+    "a part is missing": (ONCE, "part 1 of", (catalog(), GROUP, LAST)),
+    "a part ends too early": (ONCE, "the last one", (catalog(), GROUP, part(0, last=True, position=200))),
+    "a large transaction is in a group": (ONCE, "in a group", (catalog(), GROUP, entry(EntryKind.GROUP, 200, 200))),
+    "a position is too high": (ONCE, "says 300", (catalog(), GROUP, MARK)),
+    "a log begins without a catalog": (ONCE, "begins with", (GROUP,)),
+    "a diverged source is captured": (ONCE, "does not have", (catalog(), GROUP, SourceDiverged(50), PART)),
+    "the log lacks what is confirmed": (ConfirmedIsCaptured(), "log is at 100", (catalog(), GROUP, SlotConfirmed(101))),
+    "parts do not count": (ConfirmedIsCaptured(), "log is at 100", (catalog(), GROUP, PART, SlotConfirmed(200))),
+    "a chunk is stale": (EXACT, "in the log", (catalog(), GROUP, WHOLE, chunk(1, 100, "c"))),
+    "a row is missing": (EXACT, "in the log", (catalog(), ChunkServed(1, ((1, "a", 1),)), chunk(1, 0, "c"))),
+    "a cursor is ahead": (EXACT, "in the log", (catalog(), catalog(after="a"))),
+    "the log is taken back": (NotTakenBack(), "back from b", (LogTakenOver("a"), LogTakenOver("b"), LogTakenOver("a"))),
+    "it halts for nothing": (Captured(), "nothing is lost", (catalog(), CaptureHalted("x"))),
+}
+
+
+def watched(monitor: Monitor, events: tuple[Event, ...]) -> Any:
+    state = monitor.initial()
+    for event in events:
+        state = monitor.observe(state, ObservedEvent("log", "log", event))
+    return state
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_capture_is_accepted_in_which(name: str) -> None:
+    monitor, events = ACCEPTED[name]
+    assert monitor.hot(watched(monitor, events)) == ""
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_a_capture_is_rejected_at_its_last_event_in_which(name: str) -> None:
+    monitor, why, events = REJECTED[name]
+    state = watched(monitor, events[:-1])
+    with pytest.raises(Violation, match=why):
+        monitor.observe(state, ObservedEvent("log", "log", events[-1]))
+
+
+def test_every_monitor_accepts_something_and_rejects_something() -> None:
+    names = {monitor.name for monitor in capture_monitors(SCRIPT)}
+    assert {monitor.name for monitor, _ in ACCEPTED.values()} == names
+    assert {monitor.name for monitor, _, _ in REJECTED.values()} == names
+
+
+def test_a_capture_that_restarts_may_take_the_log_over_again() -> None:
+    monitor = NotTakenBack()
+    state = watched(monitor, (LogTakenOver("a"), LogTakenOver("b")))
+    state = monitor.observe(state, ObservedEvent("a", "", ProcessEnded("crash")))
+    assert monitor.observe(state, ObservedEvent("log", "log", LogTakenOver("a"))).owner == "a"
+
+
+def test_the_goal_is_a_log_with_everything_and_a_slot_that_follows_it() -> None:
+    monitor = Captured()
+    whole = chunk(1, 100, "", complete=True)
+    steps: tuple[Event, ...] = (SourceCommitted(1), catalog(), GROUP, whole, SlotConfirmed(100))
+    reasons = [monitor.hot(watched(monitor, steps[:count])) for count in range(1, len(steps) + 1)]
+    assert ["log" in reasons[0], "log" in reasons[1], "complete" in reasons[2], "slot" in reasons[3]] == [True] * 4
+    assert reasons[4] == ""
+    assert monitor.hot(watched(monitor, (*steps, SlotMoved(0, False)))) != ""
+
+
+def test_a_script_knows_its_states_and_what_is_streamed_next() -> None:
+    assert SCRIPT.state(2) == ((1, "a", 3), (1, "b", 3), (1, "c", 1))
+    assert SCRIPT.state(2, unseen=(2,)) == ((1, "a", 2), (1, "c", 1))
+    assert [SCRIPT.next_end(position) for position in (0, 99, 100, 250, 300)] == [100, 100, 200, 400, 400]
+    assert replace(SCRIPT, transactions=()).next_end(0) > 10**9
