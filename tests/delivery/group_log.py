@@ -154,9 +154,20 @@ class GroupLog:
         self.lsn = lsn if last else after
         return self._append(part_heading(self.position, self._known(), index, last=last), payload)
 
-    def chunk(self, schema: TableSchema, number: int, rows: Iterable[Sequence[Any]], *, complete: bool = True) -> int:
-        made = [(0, seq, (schema, RowKind.READ, row)) for seq, row in enumerate(rows)]
-        found = _table(list(made)) if made else table_rows(Layout(schema), _nothing(schema), tx=[], seq=[], kind=[])
+    def chunk(
+        self,
+        schema: TableSchema,
+        number: int,
+        rows: Iterable[Sequence[Any]],
+        *,
+        complete: bool = True,
+        unchanged: Sequence[bytes | None] | None = None,
+    ) -> int:
+        held = list(rows)
+        stated = [None] * len(held) if unchanged is None else unchanged
+        changes: Work = [(schema, RowKind.READ, row, bits) for row, bits in zip(held, stated, strict=True)]
+        nothing = [pa.array([], kind) for kind in arrow_schema(schema.vocabulary()).types]
+        [found] = rows_of_work([changes]) or [table_rows(Layout(schema), nothing, tx=[], seq=[], kind=[])]
         cursor = None if complete else str(number).encode()
         payload = encode_chunk(
             self.lsn, found, generation=schema.generation, chunk=number, complete=complete, cursor=cursor
@@ -170,7 +181,3 @@ class GroupLog:
         for entry in found:
             reader.feed(entry)
         return reader
-
-
-def _nothing(schema: TableSchema) -> list[pa.Array]:
-    return [pa.array([], kind) for kind in arrow_schema(schema.vocabulary()).types]

@@ -221,8 +221,8 @@ CORRUPT: dict[str, tuple[bytes, str]] = {
         "has 5 rows",
     ),
     "a table twice": (restated(put("tables", 1, 0, 1)), "twice"),
-    "a table that nobody knows": (restated(put("tables", 1, 0, 3)), "no schema entry has version 1 of table 3"),
-    "a version that nobody knows": (restated(put("tables", 1, 1, 2)), "no schema entry has version 2 of table 2"),
+    "an unknown table": (restated(put("tables", 1, 0, 3)), "no schema entry has version 1 of table 3"),
+    "an unknown version": (restated(put("tables", 1, 1, 2)), "no schema entry has version 2 of table 2"),
     "sizes that add up but do not fit": (
         restated(lambda head: [put("tables", at, 3, head["tables"][at][3] + by)(head) for at, by in ((0, 8), (1, -8))]),
         "",
@@ -255,7 +255,7 @@ CORRUPT: dict[str, tuple[bytes, str]] = {
     "an update without its old row and without a key": (raw(PLAIN, [NEW], [(1, 1.0)]), "no old row"),
     "a key that is NULL": (keyed([DELETE], [(None, "x", 1)]), "key is NULL"),
     "a truncation with values": (keyed([TRUNCATE], [(None, "x", None)]), "truncation has values"),
-    "unchanged columns of an insert": (keyed([INSERT], [(1, None, 1)], unchanged=[b"\2"]), "no update"),
+    "unchanged columns of an insert": (keyed([INSERT], [(1, None, 1)], unchanged=[b"\2"]), "neither an update"),
     "unchanged columns with a value": (keyed([NEW], unchanged=[b"\2"]), "has a value"),
     "an unchanged key": (keyed([NEW], [(1, None, 1)], unchanged=[b"\1"]), "is a key"),
     "unchanged columns that are not there": (keyed([NEW], [(1, None, 1)], unchanged=[b"\x08"]), "not there"),
@@ -324,7 +324,7 @@ def log_of_everything() -> GroupLog:
     return log
 
 
-def test_e1_each_kind_is_told_by_its_headers() -> None:
+def test_e1_headers_say_the_kind_of_an_entry() -> None:
     kinds = [type(entry_of(each)) for each in log_of_everything().entries]
     start = [Mark, CatalogEntry, SchemaEntry, SchemaEntry, Chunk, Chunk, Chunk, Group, Part, Part, Mark, CatalogEntry]
     assert kinds == start
@@ -363,16 +363,16 @@ WRONG: dict[str, tuple[dict[str, bytes], str]] = {
     "a catalog without a format": ({CATALOG_HEADER: b"1"}, "no trunkline-capture"),
     "no kind": ({FORMAT_HEADER: b"2"}, KIND_HEADER),
     "an unknown kind": ({**HEADERS, KIND_HEADER: b"table"}, "not a valid EntryKind"),
-    "a kind that is no text": ({**HEADERS, KIND_HEADER: b"\xff"}, "decode"),
+    "a kind that is not text": ({**HEADERS, KIND_HEADER: b"\xff"}, "decode"),
     "no position": (without("position"), "no position"),
     "a long position": ({**HEADERS, "trunkline-position": b"x" * 5000}, "too long"),
-    "a position that is no text": ({**HEADERS, "trunkline-position": b"\xff"}, "decode"),
+    "a position that is not text": ({**HEADERS, "trunkline-position": b"\xff"}, "decode"),
     "no catalog": (without("catalog"), "no catalog"),
     "its own catalog": ({**HEADERS, CATALOG_HEADER: b"7"}, "not before it"),
     "catalog 0": ({**HEADERS, CATALOG_HEADER: b"0"}, "not before it"),
     "a negative catalog": ({**HEADERS, CATALOG_HEADER: b"-1"}, "is none"),
     "a huge catalog": ({**HEADERS, CATALOG_HEADER: b"9" * 5000}, "is none"),
-    "a group that is no end": (without("last"), "is an end"),
+    "a group that is not an end": (without("last"), "is an end"),
     "an end that is unsure": ({**HEADERS, "trunkline-last": b"0"}, "neither"),
     "a group with an index": ({**HEADERS, "trunkline-index": b"0"}, "parts have an index"),
     "a part without one": ({**HEADERS, KIND_HEADER: b"part"}, "parts have an index"),
@@ -410,7 +410,7 @@ SCHEMAS: dict[str, tuple[TableSchema, str]] = {
         "one name",
     ),
     "a reserved name": (schema_of(1, "id BIGINT, _trunkline_seq BIGINT"), "reserved"),
-    "a key that is no column": (schema_of(1, "id BIGINT", key=("other",)), "key is not of its columns"),
+    "a key that is not a column": (schema_of(1, "id BIGINT", key=("other",)), "key is not of its columns"),
     "no key": (schema_of(1, "id BIGINT", key=(), identity=Identity.KEY), "has none"),
     "created late": (schema_of(1, "id BIGINT", version=2), "not the first"),
     "defaults that are no batch": (schema_of(1, "id BIGINT", defaults=b"x"), "no message"),

@@ -169,14 +169,22 @@ DatabaseEntry = Mark | Group | Part | Chunk | SchemaEntry | CatalogEntry
 
 def entry_of(entry: Entry) -> DatabaseEntry | OneTable:
     """The checked entry; rows of its tables are checked when they are read. Raises ``CorruptEntry`` (E5)."""
+    heading = heading_of(entry)
+    if heading is None:
+        return OneTable(entry.glsn, entry_place(entry), entry.payload)
+    return checked(entry.glsn, lambda: _entry(entry, heading))
+
+
+def heading_of(entry: Entry) -> Heading | None:
+    """The checked headers alone: where transactions end, and the source's position. ``None``: not of format 2 (E1)."""
     headers = entry.headers
     if FORMAT_HEADER not in headers:
         if KIND_HEADER in headers or CATALOG_HEADER in headers:
             corrupt(entry.glsn, f"it has headers of format 2, but no {FORMAT_HEADER}")
-        return OneTable(entry.glsn, entry_place(entry), entry.payload)
+        return None
     if (found := headers[FORMAT_HEADER]) != FORMAT:
         corrupt(entry.glsn, f"it is of format {found!r:.20}; this version reads formats 1 and 2: install a newer one")
-    return checked(entry.glsn, lambda: _entry(entry, _heading(entry)))
+    return checked(entry.glsn, lambda: _heading(entry))
 
 
 def _entry(entry: Entry, heading: Heading) -> DatabaseEntry:

@@ -3,7 +3,7 @@
 Rules
  R1  A reader begins at a catalog and takes every entry after it. An entry that does not follow the one before it is
      corrupt: a lost, repeated or moved one never passes for other rows.
- R2  The parts of a transaction follow each other; only schema entries may lie between. After a mark they begin anew,
+ R2  The parts of a transaction follow each other; only schema entries may lie between. After a mark they begin again,
      and parts without a last part are forgotten. Anything else between parts is corrupt.
  R3  A table can be read at an end once the last chunk of its generation is there. A new generation empties it, and so
      does the first chunk of a table without a key: its snapshot has all rows of the changes before.
@@ -206,7 +206,7 @@ class DatabaseReader:
             check_step(table.newest, schema)
             recaptured = schema.generation > table.newest.generation
             if self._open is not None and (recaptured or schema.dropped):
-                raise Malformed(f"table {number} begins anew or ends between parts of a transaction")
+                raise Malformed(f"table {number} is captured again or ends between parts of a transaction")
             if recaptured or schema.dropped:
                 self._forget(number)
             if schema.dropped:
@@ -279,10 +279,10 @@ def _check_replaced(found: Catalog, known: Catalog) -> None:
     for table in found.tables:
         older = before.get(table.newest.number)
         if table.chunks or (older is None and table.newest.number < known.next_number):
-            raise Malformed(f"the source was replaced, and table {table.newest.number} does not begin anew")
+            raise Malformed(f"the source was replaced, and table {table.newest.number} is not captured again")
         if older is not None:
             if older.generation == table.newest.generation or len(table.schemas) > 1:
-                raise Malformed(f"the source was replaced, and table {older.number} does not begin anew")
+                raise Malformed(f"the source was replaced, and table {older.number} is not captured again")
             check_step(older, table.newest)
 
 

@@ -8,14 +8,16 @@ with the columns below, which give each row its place, then has the columns of t
     TX         the index of its transaction in the head
     SEQ        its number in the entry, over all tables
     KIND       a RowKind
-    UNCHANGED  of an updated row: a bit for each column that the source did not send, the lowest first; NULL: none
+    UNCHANGED  of a new row of an update and of a read row: a bit for each column whose value is not stated and stays
+               as it is, the lowest bit first; NULL: all are stated
 
 Rules
  G1  Rows are numbered from 0 without a gap, transactions in commit order. A head states the rows of each transaction
      and of each table, and the position of the transaction before its first: a lost entry or row does not pass.
  G2  An old row is followed at once by the new row of its update. Without one, an update has not changed the key.
  G3  Key columns are never NULL and always sent. A truncation is a row of NULLs.
- G4  A chunk has rows of kind READ of one table, and no other entry has any.
+ G4  A chunk has rows of kind READ of one table, and no other entry has any. A row that changed while the chunk was read
+     is left out, unless the change did not state all columns: then the read row states just those.
  G5  Nothing is trusted: a head, a batch and every row are checked before any of them is used.
 """
 
@@ -61,7 +63,7 @@ class RowKind(IntEnum):
     UPDATE_OLD = 2
     UPDATE_NEW = 3
     TRUNCATE = 4
-    READ = 5  # of a snapshot; it replaces a row of its key
+    READ = 5  # of a snapshot; it replaces a row of its key, except columns that are unchanged
 
 
 class Transaction(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -294,8 +296,8 @@ def _check_unchanged(schema: TableSchema, batch: pa.RecordBatch, kind: Numbers) 
     stated = batch.column(UNCHANGED)
     if stated.null_count == len(stated):
         return
-    if (~_nulls(stated) & (kind != RowKind.UPDATE_NEW)).any():
-        raise Malformed("a row that is no update has unchanged columns")
+    if (~_nulls(stated) & (kind != RowKind.UPDATE_NEW) & (kind != RowKind.READ)).any():
+        raise Malformed("a row that is neither an update nor read has unchanged columns")
     width = -(-len(schema.columns) // 8)
     if not pc.all(pc.equal(pc.binary_length(stated), width)).as_py():
         raise Malformed("unchanged columns are not one bit for each column")

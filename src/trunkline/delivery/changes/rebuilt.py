@@ -51,6 +51,7 @@ def rebuild(entries: Iterable[Entry], upto: int) -> dict[int, pa.Table]:
 def _apply(reader: DatabaseReader, states: dict[int, _Table], complete: set[int], step: Step) -> None:
     for number in step.emptied:
         states[number] = _Table()
+        complete.discard(number)
     for number in {rows.number for rows in step.rows}:
         if not reader.versions(number):
             continue  # dropped before the next end
@@ -60,7 +61,7 @@ def _apply(reader: DatabaseReader, states: dict[int, _Table], complete: set[int]
         for _, version, kind, found in sorted(changes, key=lambda change: change[0]):
             table.advance(reader.versions(number), version)
             row = table.advanced(reader.versions(number), version, found)
-            table.change(RowKind(kind), row, strict=number in complete and number not in step.emptied)
+            table.change(RowKind(kind), row, strict=number in complete)
 
 
 def _changes(reader: DatabaseReader, rows: TableRows) -> Iterator[tuple[int, int, int, Row]]:
@@ -130,12 +131,10 @@ class _Table:
                 self._old = None
                 self._put({**(before or {}), **row})
             case RowKind.INSERT | RowKind.READ:
-                held = self._live.get(self._of(row))
-                if self._schema is not None and self._schema.key and held:
-                    if strict:
-                        raise ValueError(f"a row that is there is inserted again: {row!r:.200}")
-                    held.clear()
-                self._put(row)
+                held = self._live.get(self._of(row)) if self._schema is not None and self._schema.key else None
+                if held and strict:
+                    raise ValueError(f"a row that is there is inserted again: {row!r:.200}")
+                self._put({**held.pop(), **row} if held else row)
 
     def _take(self, row: Row, strict: bool) -> Row | None:
         held = self._live.get(self._of(row))
@@ -156,8 +155,11 @@ class _Table:
         self.advance(versions, versions[-1].version)
         held = [row for rows in self._live.values() for row in rows]
         schema = arrow_schema(versions[-1].vocabulary())
+        numbers = {column.number for column in versions[-1].columns}
+        if partial := next((row for row in held if not numbers <= row.keys()), None):
+            raise ValueError(f"a row was never stated whole: {partial!r:.200}")
         arrays = [
-            pa.array([row.get(column.number) for row in held], field.type)
+            pa.array([row[column.number] for row in held], field.type)
             for column, field in zip(versions[-1].columns, schema, strict=True)
         ]
         return pa.table(arrays, schema=schema)
