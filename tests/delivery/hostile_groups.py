@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from copy import deepcopy
 from decimal import Decimal
 from typing import Any
 
@@ -113,11 +114,11 @@ def _weird(encoded: bytes, chance: random.Random) -> bytes:
             case 2:
                 other, there = chance.choice(places)
                 if there in other if isinstance(other, dict) else there < len(other):
-                    holder[place] = msgspec.msgpack.decode(msgspec.msgpack.encode(other[there]))
+                    holder[place] = deepcopy(other[there])
             case 3 if isinstance(holder, list):
-                holder.append(holder[place])
+                holder.append(deepcopy(holder[place]))
             case _:
-                holder[place] = chance.choice(PLAIN_VALUES)
+                holder[place] = deepcopy(chance.choice(PLAIN_VALUES))
     return msgspec.msgpack.encode(root.get(""))
 
 

@@ -222,6 +222,21 @@ def test_r1_an_entry_that_is_repeated_or_moved_is_found_out() -> None:
         ends_of(swapped)
 
 
+def test_r1_no_two_entries_that_change_places_give_another_state() -> None:
+    log = everything()
+    expected = rebuild(log.entries, log.last)
+    refused = 0
+    for at in range(1, log.last):
+        for to in range(at + 1, log.last):
+            entries = list(log.entries)
+            entries[at], entries[to] = entries[to], entries[at]
+            try:
+                assert rebuild(renumbered(entries), log.last) == expected
+            except (CorruptEntry, ValueError):
+                refused += 1
+    assert refused > log.last * (log.last - 2) / 2 * 0.8
+
+
 def test_an_entry_of_format_1_among_others_is_corrupt() -> None:
     log = started()
     reader = log.reader()

@@ -99,9 +99,7 @@ class DatabaseReader:
 
     def blocked(self) -> tuple[int, ...]:
         """The numbers of chosen tables that cannot be read (R3)."""
-        return tuple(
-            table.newest.number for table in self.tables() if not table.complete and self._chosen(table.newest)
-        )
+        return tuple(sorted(number for number in self._incomplete if self._chosen(self._tables[number].newest)))
 
     def versions(self, number: int) -> tuple[TableSchema, ...]:
         """The versions of a table that were seen of its generation, oldest first."""
@@ -185,7 +183,7 @@ class DatabaseReader:
             )
         emptied = (share.number,) if not head.chunk and not table.newest.key else ()
         found = Step(entry.glsn, (), self._rows(entry, rows), emptied, end=True)
-        self._tables[share.number] = CatalogTable(table.schemas, head.complete, head.chunk + 1, head.cursor)
+        self._put(CatalogTable(table.schemas, head.complete, head.chunk + 1, head.cursor))
         return found
 
     def _rows(self, entry: Group | Chunk, wanted: bool) -> tuple[TableRows, ...]:
@@ -200,7 +198,7 @@ class DatabaseReader:
         if table is None:
             if number != self._next_number or SchemaChange.CREATED not in schema.changes:
                 raise Malformed(f"there is no table {number}, and the next new one has number {self._next_number}")
-            self._tables[number] = CatalogTable((schema,))
+            self._put(CatalogTable((schema,)))
             self._next_number += 1
         else:
             check_step(table.newest, schema)
@@ -213,13 +211,22 @@ class DatabaseReader:
                 return (number,)
             schemas = (schema,) if recaptured else (*table.schemas, schema)
             state = (False, 0, None) if recaptured else (table.complete, table.chunks, table.cursor)
-            self._tables[number] = CatalogTable(schemas, *state)
+            self._put(CatalogTable(schemas, *state))
         self._layouts[number, schema.version] = Layout(schema)
         self._history.setdefault(number, []).append(schema)
         return (number,) if schema.generation > 1 and self._tables[number].schemas == (schema,) else ()
 
+    def _put(self, table: CatalogTable) -> None:
+        number = table.newest.number
+        self._tables[number] = table
+        if table.complete:
+            self._incomplete.discard(number)
+        else:
+            self._incomplete.add(number)
+
     def _forget(self, number: int) -> None:
         table = self._tables.pop(number)
+        self._incomplete.discard(number)
         for schema in table.schemas:
             del self._layouts[number, schema.version]
         del self._history[number]
@@ -243,6 +250,7 @@ class DatabaseReader:
     def _adopt(self, catalog: Catalog) -> None:
         self._epoch, self._lsn, self._next_number = catalog.epoch, catalog.lsn, catalog.next_number
         self._tables = {table.newest.number: table for table in catalog.tables}
+        self._incomplete = {table.newest.number for table in catalog.tables if not table.complete}
         self._layouts: dict[tuple[int, int], Layout] = {
             (schema.number, schema.version): Layout(schema) for table in catalog.tables for schema in table.schemas
         }
