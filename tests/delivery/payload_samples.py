@@ -17,6 +17,8 @@ from msgspec import Struct
 
 from delivery.hostile_entries import log_content, mutated_json, mutated_log, use_log
 from delivery.hostile_entries import use_event as use_event_between
+from delivery.hostile_groups import log_content as group_log_content
+from delivery.hostile_groups import mutated_group_log, use_group_log
 from trunkline.client.bodies import checksum, encode
 from trunkline.client.dedupe import Repeats, row_headers
 from trunkline.client.entries import Batch
@@ -232,6 +234,7 @@ class Consumer:
         ]
         self.samples += [Sample(f"json: {name}", content, use_event, mutated_json) for name, content in events()] * 4
         self.samples += [Sample("log: captured", log_content(), use_log, mutated_log)] * 4
+        self.samples += [Sample("groups: captured", group_log_content(), use_group_log, mutated_group_log)] * 30
 
     def use(self, index: int, content: bytes) -> str:
         """How it ended, for the count; whatever else it raises is a failure."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from delivery.fuzz_payloads import MEMORY_BYTES_MAX, fuzz
 
-MUTANTS = 2_500
+MUTANTS = 4_000
 
 
 def test_x5_broken_payloads_are_refused_or_read_and_nothing_crashes() -> None:
@@ -12,7 +12,7 @@ def test_x5_broken_payloads_are_refused_or_read_and_nothing_crashes() -> None:
     assert found.failures == []
     assert found.outcomes.total() == MUTANTS
     assert found.grown_bytes < MEMORY_BYTES_MAX
-    for kind in ("changes", "body", "event", "json", "log"):
+    for kind in ("changes", "body", "event", "json", "log", "groups"):
         for end in ("taken", "refused"):
             assert any(name.startswith(kind) and name.endswith(end) for name in found.outcomes), (kind, end)
 

@@ -13,6 +13,7 @@ Rules
      bounded.
  M3  A batch is returned only after Arrow has validated it fully: lengths, offsets, UTF-8, digits. One exception: the
      time 24:00:00, which Arrow refuses, is valid in PostgreSQL and DuckDB.
+ M4  A message on its own is one record batch, with exactly the arrays and buffers of the schema under which it is read.
 """
 
 from __future__ import annotations
@@ -54,6 +55,36 @@ def read_stream(
         for batch in batches:
             _validate(batch)
         return reader.schema, batches
+
+
+def read_batch(content: memoryview, schema: pa.Schema, bytes_max: int) -> pa.RecordBatch:
+    """The validated batch of one message, whose schema is known from elsewhere (M4).
+
+    Raises ``MalformedStream``, and what Arrow raises.
+    """
+    message, end = _message(content, 0)
+    if message.kind != RECORD_BATCH or end != len(content):
+        raise MalformedStream("it is not one record batch")
+    held = (sum(1 for _ in message.header.pairs(1)), sum(1 for _ in message.header.pairs(2)))
+    if held != (wanted := _nodes_and_buffers([field.type for field in schema])):
+        raise MalformedStream(f"it has {held} arrays and buffers, and its schema {wanted}")
+    if _decompressed_bytes(message) > bytes_max:
+        raise MalformedStream(f"its buffers have more than {bytes_max:,} bytes")
+    batch = pa.ipc.read_record_batch(pa.py_buffer(content), schema)
+    _validate(batch)
+    return batch
+
+
+def _nodes_and_buffers(types: list[pa.DataType]) -> tuple[int, int]:
+    """How many arrays and buffers a batch of the types of captured columns has: Arrow ignores further ones."""
+    nodes = buffers = 0
+    for kind in types:
+        nodes += 1
+        buffers += 3 if pa.types.is_string(kind) or pa.types.is_binary(kind) else 2
+        if pa.types.is_list(kind):
+            inner = _nodes_and_buffers([kind.value_type])
+            nodes, buffers = nodes + inner[0], buffers + inner[1]
+    return nodes, buffers
 
 
 def _validate(batch: pa.RecordBatch) -> None:
@@ -143,24 +174,29 @@ def _messages(content: bytes) -> Iterator[_Message]:
     view = memoryview(content)
     at = 0
     while content[at : at + 8] != END:
-        if content[at : at + 4] != CONTINUES:
-            raise MalformedStream(f"there is no message at byte {at}: it is truncated, or not an Arrow stream")
-        start = at + 8
-        end = start + _number(view, at + 4, "<i")
-        if not start <= end <= len(view) or end % ALIGNMENT:
-            raise MalformedStream(f"the message at byte {at} does not fit")
-        metadata = view[start:end]
-        message = _FlatbufferTable(metadata, _number(metadata, 0, "<I"))
-        size = message.number(3, "<q", 0)
-        header = message.table(2)
-        if message.number(0, "<h", 0) != METADATA_V5 or header is None:
-            raise MalformedStream(f"the message at byte {at} is empty, or in another version of Arrow's format")
-        if not 0 <= size <= len(view) - end or size % ALIGNMENT:
-            raise MalformedStream(f"the message at byte {at} has a body that does not fit")
-        yield _Message(message.number(1, "<B", 0), header, view[end : end + size])
-        at = end + size
+        message, at = _message(view, at)
+        yield message
     if at + len(END) != len(content):
         raise MalformedStream(f"there are {len(content) - at - len(END)} bytes after its end")
+
+
+def _message(view: memoryview, at: int) -> tuple[_Message, int]:
+    """The message at a byte, and where it ends."""
+    if bytes(view[at : at + 4]) != CONTINUES:
+        raise MalformedStream(f"there is no message at byte {at}: it is truncated, or not an Arrow stream")
+    start = at + 8
+    end = start + _number(view, at + 4, "<i")
+    if not start <= end <= len(view) or end % ALIGNMENT:
+        raise MalformedStream(f"the message at byte {at} does not fit")
+    metadata = view[start:end]
+    message = _FlatbufferTable(metadata, _number(metadata, 0, "<I"))
+    size = message.number(3, "<q", 0)
+    header = message.table(2)
+    if message.number(0, "<h", 0) != METADATA_V5 or header is None:
+        raise MalformedStream(f"the message at byte {at} is empty, or in another version of Arrow's format")
+    if not 0 <= size <= len(view) - end or size % ALIGNMENT:
+        raise MalformedStream(f"the message at byte {at} has a body that does not fit")
+    return _Message(message.number(1, "<B", 0), header, view[end : end + size]), end + size
 
 
 def _decompressed_bytes(message: _Message) -> int:
