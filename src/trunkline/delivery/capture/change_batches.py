@@ -230,8 +230,8 @@ def _batch(
     kinds = _KINDS[kind]
     kinds[paired] = RowKind.UPDATE_OLD
     tx, seq, texts = at.transaction[numbers], at.order[numbers], changed.first
-    if changed.second or truncations:
-        if changed.second:
+    if (pairs := bool(paired.any())) or truncations:
+        if pairs:
             texts = [one.then(two) for one, two in zip(texts, changed.second, strict=True)]
         texts = [each.then(empty_texts(len(truncations))) for each in texts]
         cut = np.array([message for message, _ in truncations], np.int64)

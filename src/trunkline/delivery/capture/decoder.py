@@ -106,6 +106,11 @@ class Decoder:
         """Whether something that was fed has not left yet, or a transaction is open."""
         return bool(self._messages or self._cuts or self._open is not None)
 
+    @property
+    def pending_bytes(self) -> int:
+        """Of messages that were fed and have not left."""
+        return self._bytes
+
     def feed(self, messages: Sequence[bytes]) -> None:
         """Raises ``ProtocolError``."""
         try:
@@ -124,7 +129,7 @@ class Decoder:
         self._add(messages[first:], kinds[first:])
 
     def units(self, *, close: bool = False) -> Iterator[Unit]:
-        """What is complete by the limits; with ``close`` also the whole transactions that remain.
+        """What is complete by the limits, and the end of a large transaction; with ``close`` also whole transactions.
 
         Raises ``ProtocolError``, and ``UnfitChange`` for a value that its column's type cannot hold.
         """
@@ -167,7 +172,8 @@ class Decoder:
     def _end_of_unit(self, close: bool) -> int:
         """How many messages leave next; 0: more must be fed first."""
         bound = self._cuts[0][0] - self._taken if self._cuts else len(self._messages)
-        if not self._cuts and self._within_limits() and not (close and COMMIT in self._kinds):
+        ends = (close or self._parts) and COMMIT in self._kinds
+        if not self._cuts and not ends and self._within_limits():
             return 0
         kinds: NDArray[np.uint8] = np.frombuffer(bytes(self._kinds[:bound]), np.uint8)
         commits = np.flatnonzero(kinds == COMMIT)

@@ -89,7 +89,7 @@ class ReplicationConnection:
         except BaseException:
             self.close()
             raise
-        self._heard = self._asked = time.monotonic()
+        self._heard, self._asked = time.monotonic(), 0.0  # when the server last sent something; when it was asked to
 
     def __enter__(self) -> ReplicationConnection:
         return self
@@ -141,8 +141,8 @@ class ReplicationConnection:
         options = f"proto_version '1', publication_names {names}, messages 'true'"
         command = f"START_REPLICATION SLOT {_quoted(slot)} LOGICAL {lsn_text(lsn)} ({options})"
         self._ask(command, streams=True, slot=slot)
-        self._status = Status(lsn, lsn, lsn)
-        self._heard = self._asked = time.monotonic()
+        self._status = Status()  # N3: the server ignores zeros
+        self._heard, self._asked = time.monotonic(), 0.0
 
     def _check_server(self) -> None:
         [(level,)] = self._ask("SHOW wal_level")
@@ -180,11 +180,11 @@ class ReplicationConnection:
     def receive(self, wait_ms: int) -> Received:
         """What has arrived, after waiting for the first message for at most this long."""
         messages = list[bytes]()
-        wal_end = size = 0
+        wal_end, size, tried = 0, 0, False
         deadline = time.monotonic() + wait_ms / 1000
         try:
             while True:
-                found, urgent = size, False
+                urgent = False
                 while size < RECEIVE_BYTES_MAX:
                     count, frame = self._server.get_copy_data(1)
                     if count <= 0:
@@ -201,13 +201,14 @@ class ReplicationConnection:
                     count = 0
                 if count < 0:
                     raise self._ended()
-                if size > found:
-                    self._heard = time.monotonic()
                 if urgent:
                     self._send(request=False)
-                if size >= RECEIVE_BYTES_MAX or not self._readable(0 if size else deadline - time.monotonic()):
+                left = deadline - time.monotonic()
+                waited = left < 0 and tried and not size  # a large message may arrive slowly
+                if size >= RECEIVE_BYTES_MAX or waited or not self._readable(0 if size else left):
                     break
                 self._server.consume_input()
+                self._heard, tried = time.monotonic(), True
             if self._unsent:
                 self._flush()
         except psycopg.Error as error:
@@ -216,7 +217,12 @@ class ReplicationConnection:
         return Received(messages, wal_end)
 
     def confirm(self, status: Status) -> None:
-        """Send how far this reader is; positions never move back."""
+        """Send how far this reader is; positions never move back.
+
+        The server ends a stream whose reader sends nothing (`wal_sender_timeout`, 60 s): ``receive`` replies when the
+        server asks; a reader that cannot receive for a while repeats its status. A server that shuts down waits until
+        its last keep-alive is confirmed.
+        """
         last = self._status
         if status.flushed < last.flushed or status.written < last.written or status.applied < last.applied:
             raise ValueError(f"{status} is behind {last}")
@@ -244,19 +250,20 @@ class ReplicationConnection:
 
     def _check_silence(self) -> None:
         """N1: the server may have nothing to say, and no time-out of its own."""
-        now = time.monotonic()
-        if now - self._heard > self._silent_s:
-            self.close()
-            raise Unreachable(f"PostgreSQL has sent nothing for {self._silent_s:g} s; the capture connects again")
-        if now - max(self._heard, self._asked) > min(REQUEST_S, self._silent_s / 3):
+        now, patience_s = time.monotonic(), min(REQUEST_S, self._silent_s / 3)
+        if self._asked < self._heard and now - self._heard > patience_s:
             self._asked = now
             try:
                 self._send(request=True)
             except psycopg.Error as error:
                 raise self._failure(error) from error
+        elif self._asked >= self._heard and now - self._asked > self._silent_s - patience_s:
+            self.close()
+            raise Unreachable(f"PostgreSQL has sent nothing for {self._silent_s:g} s; the capture connects again")
 
     def _ended(self) -> TrunklineError:
         """Why the server ended the stream."""
+        self._wait_answer(time.monotonic() + COMMAND_S, COMMAND_S, "")
         result = self._server.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             return self._refusal(result, None)

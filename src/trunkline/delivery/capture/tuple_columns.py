@@ -30,6 +30,7 @@ INSERT, UPDATE, DELETE = b"IUD"
 ROW_AT: Final = 6  # after the kind of the message, the table's number and the kind of the row
 MESSAGE_BYTES_MIN: Final = ROW_AT + 2
 INLINE_BYTES_MAX: Final = 12  # of Arrow's views: shorter values stand in the view itself
+JOINED_BYTES_MAX: Final = 2**31 - 1  # offsets of Arrow's views have 32 bits
 _PADDING: Final = bytes(16)  # a word may be read at the last byte
 _MASKS: Final = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _LOW, _SHIFT = np.uint64(0xFFFF_FFFF), np.uint64(32)
@@ -40,6 +41,8 @@ class JoinedMessages:
 
     def __init__(self, messages: Sequence[bytes]) -> None:
         self.content = b"".join([*messages, _PADDING])
+        if len(self.content) > JOINED_BYTES_MAX:
+            raise ProtocolError("the server sent a change that is too large; a message of PostgreSQL has 1 GiB at most")
         self.octets: NDArray[np.uint8] = np.frombuffer(self.content, np.uint8)
         self._words: NDArray[Any] = np.ndarray((len(self.content) - 7,), "V8", self.content, 0, (1,))  # at every byte
         self.ends: Places = np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)))
