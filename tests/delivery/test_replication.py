@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from postgres_server import PostgresServer
 from trunkline.delivery.capture.change_batches import RowKind
@@ -20,13 +22,12 @@ from trunkline.errors import ConfigError, ProtocolError, Unreachable
 
 WAIT_S = 60.0
 WAIT_MS = 200
-PREPARED = {"max_prepared_transactions": "2"}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     """One of its own: a test makes it lose a slot, and others stop it."""
-    with PostgresServer(settings={"wal_level": "logical", "max_slot_wal_keep_size": "1MB", **PREPARED}) as running:
+    with PostgresServer(settings={"wal_level": "logical", "max_prepared_transactions": "2"}) as running:
         yield running
 
 
@@ -188,6 +189,37 @@ def test_keep_alives_report_how_far_the_server_is(database: Database) -> None:
             found = max(found, connection.receive(WAIT_MS).wal_end)
 
 
+def test_values_do_not_depend_on_the_settings_of_the_database(database: Database) -> None:
+    name = str(conninfo_to_dict(database.dsn)["dbname"])
+    odd = {
+        "datestyle": "'German'",
+        "timezone": "'Asia/Kolkata'",
+        "bytea_output": "'escape'",
+        "extra_float_digits": "-5",
+    }
+    database.run(*(f"ALTER DATABASE {name} SET {setting} TO {value}" for setting, value in odd.items()))
+    database.run("CREATE TABLE odd (day date, at timestamptz, raw bytea, x double precision)")
+    with ReplicationConnection(database.dsn) as connection:
+        lsn = connection.create_slot(database.slot).lsn
+        database.run(
+            "INSERT INTO odd VALUES ('06.05.2026', '2026-01-01 00:00:00+00', '\\x00ff', 0.1::float8 + 0.2::float8)"
+        )
+        database.mark("end")
+        connection.start(database.slot, lsn, ["every"])
+        [row] = rows_of(units_until(connection, Decoder(prefix="mark"), "end"))
+    moment = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    assert row[2:] == (dt.date(2026, 5, 6), moment, b"\0\xff", 0.1 + 0.2)
+
+
+def test_an_address_that_accepts_and_says_nothing_is_unreachable() -> None:
+    before = descriptors()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        dsn = make_conninfo("", host="127.0.0.1", port=mute.getsockname()[1], user="x", connect_timeout=2)
+        with pytest.raises(Unreachable, match="it is retried"):
+            ReplicationConnection(dsn)
+    assert descriptors() == before
+
+
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
@@ -236,7 +268,15 @@ def test_a_lost_slot_is_reported(database: Database) -> None:
     for number in range(3):
         database.run(f"INSERT INTO orders VALUES ({number}, '')", "SELECT pg_switch_wal()")
     with psycopg.connect(database.dsn, autocommit=True) as admin:
-        admin.execute("CHECKPOINT")
+        admin.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+        admin.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + WAIT_S
+        lost = f"SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = '{database.slot}'"
+        while admin.execute(lost.encode()).fetchall() != [(True,)]:  # the checkpointer reads its settings on the way
+            assert time.monotonic() < deadline
+            admin.execute("CHECKPOINT")
+        admin.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        admin.execute("SELECT pg_reload_conf()")
     with ReplicationConnection(database.dsn) as connection, pytest.raises(ConfigError, match=r"is lost.*drop it"):
         connection.start(database.slot, 0, ["every"])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import select
 import struct
 import time
+import traceback
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
@@ -36,6 +37,9 @@ REQUEST_S: Final = 20.0  # without a message: the server is asked for one
 RECEIVE_BYTES_MAX: Final = 2 * 1024 * 1024  # of one batch; one message more may exceed it
 FAILOVER_SERVER: Final = 170_000  # PostgreSQL 17: slots that standbys follow
 EPOCH_S: Final = 946_684_800  # PostgreSQL counts from the year 2000
+UNLIMITED: Final = (  # a snapshot that was exported must live as long as it is read
+    "SET statement_timeout = 0; SET idle_session_timeout = 0; SET idle_in_transaction_session_timeout = 0"
+)
 NO_RIGHT: Final = ("start walsender", "start WAL sender")  # parts of the server's messages
 DATA, ALIVE = b"wk"  # kinds of messages
 _DATA_BYTES: Final = 25  # kind, LSN, end of the WAL, time; then the payload
@@ -85,7 +89,7 @@ class ReplicationConnection:
             if self._server.server_version < OLDEST_SERVER:
                 raise ConfigError(f"the server is older than PostgreSQL {OLDEST_SERVER // 10_000}; upgrade it")
             self._server.nonblocking = 1
-            self._ask(SESSION)
+            self._ask(f"{SESSION}; {UNLIMITED}")
         except BaseException:
             self.close()
             raise
@@ -353,12 +357,16 @@ def _connect(dsn: str, password: str | None) -> psycopg.Connection[Any]:
     try:
         return psycopg.Connection.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
-        text = _line(error)
-        if any(each in text for each in NO_RIGHT):
-            raise ConfigError(f"the role may not replicate ({text}); run: ALTER ROLE ... REPLICATION") from None
-        if any(each in text for each in PERMANENT):
-            raise ConfigError(f"PostgreSQL refuses the login ({text}); correct the dsn or the password") from None
-        raise Unreachable(f"PostgreSQL is unreachable ({text}); it is retried") from None
+        traceback.clear_frames(error.__traceback__)  # after a time-out they keep the socket open, in a cycle
+        raise _no_connection(_line(error)) from None
+
+
+def _no_connection(text: str) -> TrunklineError:
+    if any(each in text for each in NO_RIGHT):
+        return ConfigError(f"the role may not replicate ({text}); run: ALTER ROLE ... REPLICATION")
+    if any(each in text for each in PERMANENT):
+        return ConfigError(f"PostgreSQL refuses the login ({text}); correct the dsn or the password")
+    return Unreachable(f"PostgreSQL is unreachable ({text}); it is retried")
 
 
 def _active(slot: str, reader: str) -> ConfigError:
