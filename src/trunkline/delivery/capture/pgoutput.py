@@ -38,6 +38,7 @@ class Relation(Struct, frozen=True):
     name: str
     identity: str  # "f": FULL
     columns: tuple[RelationColumn, ...]
+    key: tuple[int, ...] = ()  # the columns of an old row that is sent in short
 
 
 class Insert(Struct, frozen=True):
@@ -106,11 +107,12 @@ class _Reader:
     def _relation(self) -> Relation:
         oid, schema, name = self._int(">I", 4), self._text(), self._text()
         identity = self._take(1).decode()
-        columns = []
-        for _ in range(self._int(">H", 2)):
-            self._take(1)  # whether it is part of the key
+        columns, key = [], []
+        for number in range(self._int(">H", 2)):
+            if self._take(1) != b"\0":
+                key.append(number)
             columns.append(RelationColumn(self._text(), self._int(">I", 4), self._int(">i", 4)))
-        return Relation(oid, schema, name, identity, tuple(columns))
+        return Relation(oid, schema, name, identity, tuple(columns), tuple(key))
 
     def _update(self) -> Update:
         relation, old = self._int(">I", 4), None

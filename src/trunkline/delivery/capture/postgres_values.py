@@ -89,8 +89,8 @@ class TableValues(Struct, frozen=True):
     relation: tuple[RelationColumn, ...]
     columns: Columns
 
-    def arrow(self, rows: Sequence[Row], connection: psycopg.Connection[Any]) -> pa.Table:
-        """Rows of the server's texts as Arrow."""
+    def arrow(self, rows: Sequence[Row], connection: psycopg.Connection[Any] | None = None) -> pa.Table:
+        """Rows of the server's texts as Arrow; without a connection, of a session with UTC and ISO dates."""
         loaders = Transformer(connection)
         arrays = []
         for index, (found, column) in enumerate(zip(self.relation, self.columns, strict=True)):

@@ -1,0 +1,250 @@
+"""Decodes a stream of `pgoutput` messages (protocol 1) into groups of whole transactions, columnar for each table.
+
+    decoder.feed(messages)                               # in the order of the stream
+    for unit in decoder.units(close=waited_enough): ...  # Group, Part, Relation, Mark, in the order of the stream
+
+Rules
+ D1  A group holds whole transactions only, in commit order. A transaction beyond the limits becomes parts, numbered
+     from 0; the last part holds its commit. So memory is bounded by the limits and by what was fed at once, not by the
+     transaction.
+ D2  A new or changed shape of a table (Relation) and a watermark (Mark) come between the changes before and after them:
+     they end the group, and inside a transaction a part. So within a unit a table has one shape. A shape that is
+     already known, and logical messages with other prefixes, end nothing.
+ D3  Transactions without changes have no place in the directory, but ``Group.end_lsn`` counts them: a group may hold
+     nothing but its ``end_lsn``.
+ D4  The stream is checked: changes lie between Begin and Commit, a Commit belongs to its Begin, transactions come in
+     the order of their LSNs, tables are known, and no message is of an unknown kind. Otherwise ``ProtocolError``;
+     nothing can be decoded after it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from trunkline.delivery.capture.change_batches import (
+    BEGIN,
+    COMMIT,
+    COMMIT_BYTES,
+    OpenTransaction,
+    Table,
+    TableRows,
+    Transaction,
+    decoded_changes,
+)
+from trunkline.delivery.capture.pgoutput import Relation, parse
+from trunkline.errors import ProtocolError
+
+ORDINARY: Final = b"BCIUDT"  # Begin, Commit, changes
+SKIPPED: Final = b"YO"  # names of types, origins
+RELATION, MESSAGE = b"RM"
+MESSAGE_FORM: Final = struct.Struct(">BQ")  # flags, LSN
+TRANSACTIONAL: Final = 1
+
+
+class Limits(Struct, frozen=True):
+    """Of a unit. Larger: readers hold more at once; smaller: more entries, each with the cost of an entry."""
+
+    rows: int = 10_000  # messages; an update may have two rows
+    bytes: int = 512 * 1024  # of messages; a single change may exceed it
+
+
+class Group(Struct, frozen=True):
+    """Whole transactions (D1)."""
+
+    transactions: tuple[Transaction, ...]
+    tables: tuple[TableRows, ...]
+    end_lsn: int  # after the last of them
+
+
+class Part(Struct, frozen=True):
+    """Some changes of one transaction. Between its parts there are only shapes and marks (D2)."""
+
+    transaction: Transaction  # its end_lsn is 0 before the last part; rows: of this part
+    tables: tuple[TableRows, ...]
+    index: int
+    last: bool
+
+
+class Mark(Struct, frozen=True):
+    """A logical message (`pg_logical_emit_message`)."""
+
+    prefix: str
+    content: bytes
+    lsn: int
+    transactional: bool
+
+
+Unit = Group | Part | Relation | Mark
+
+
+class Decoder:
+    """One stream. ``tables`` are shapes that the reader knows already; ``prefix`` selects logical messages."""
+
+    def __init__(self, limits: Limits | None = None, *, tables: Iterable[Relation] = (), prefix: str = "") -> None:
+        self._limits = limits or Limits()
+        self._prefix = prefix
+        self._messages: list[bytes] = []
+        self._kinds = bytearray()
+        self._bytes = 0
+        self._fed = {each.oid: each for each in tables}  # shapes at the end of what was fed
+        self._tables = {each.oid: Table(each) for each in self._fed.values()}  # shapes at the front of it
+        self._cuts: deque[tuple[int, Relation | Mark]] = deque()  # before which message each stands, counted from 0
+        self._taken = 0  # messages that left
+        self._open: OpenTransaction | None = None  # at the front
+        self._parts = 0  # of the open transaction that left
+        self._end_lsn = 0  # of the last commit that left
+
+    @property
+    def pending(self) -> bool:
+        """Whether something that was fed has not left yet, or a transaction is open."""
+        return bool(self._messages or self._cuts or self._open is not None)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Of messages that were fed and have not left."""
+        return self._bytes
+
+    def feed(self, messages: Sequence[bytes]) -> None:
+        """Raises ``ProtocolError``."""
+        try:
+            kinds = bytes([each[0] for each in messages])
+        except IndexError:
+            raise ProtocolError("the server sent an empty pgoutput message; restart the capture") from None
+        if not kinds.translate(None, ORDINARY):
+            self._add(messages, kinds)
+            return
+        first = 0
+        for number, kind in enumerate(kinds):
+            if kind not in ORDINARY:
+                self._add(messages[first:number], kinds[first:number])
+                self._add_cut(messages[number])
+                first = number + 1
+        self._add(messages[first:], kinds[first:])
+
+    def units(self, *, close: bool = False) -> Iterator[Unit]:
+        """What is complete by the limits, and the end of a large transaction; with ``close`` also whole transactions.
+
+        Raises ``ProtocolError``, and ``UnfitChange`` for a value that its column's type cannot hold.
+        """
+        while True:
+            if self._cuts and self._cuts[0][0] == self._taken:
+                _, cut = self._cuts.popleft()
+                if isinstance(cut, Relation):
+                    self._tables[cut.oid] = Table(cut)
+                yield cut
+            elif (end := self._end_of_unit(close)) == 0:
+                return
+            elif (unit := self._unit(end)) is not None:
+                yield unit
+
+    # --- what is fed ---
+
+    def _add(self, messages: Sequence[bytes], kinds: bytes) -> None:
+        self._messages += messages
+        self._kinds += kinds
+        self._bytes += sum(map(len, messages))
+
+    def _add_cut(self, message: bytes) -> None:
+        cut: Relation | Mark | None = None
+        if message[0] == RELATION:
+            cut = parse_relation(message)
+            if self._fed.get(cut.oid) == cut:
+                return
+            self._fed[cut.oid] = cut
+        elif message[0] == MESSAGE:
+            cut = parse_mark(message)
+            if cut.prefix != self._prefix:
+                return
+        elif message[0] not in SKIPPED:
+            raise ProtocolError(f"the server sent a pgoutput message of an unknown kind ({message[:40]!r})")
+        if cut is not None:
+            self._cuts.append((self._taken + len(self._messages), cut))
+
+    # --- what leaves ---
+
+    def _end_of_unit(self, close: bool) -> int:
+        """How many messages leave next; 0: more must be fed first."""
+        bound = self._cuts[0][0] - self._taken if self._cuts else len(self._messages)
+        ends = (close or self._parts) and COMMIT in self._kinds
+        if not self._cuts and not ends and self._within_limits():
+            return 0
+        kinds: NDArray[np.uint8] = np.frombuffer(bytes(self._kinds[:bound]), np.uint8)
+        commits = np.flatnonzero(kinds == COMMIT)
+        fit = self._fit(kinds)
+        full = fit < bound
+        if self._parts and len(commits) and commits[0] < fit:
+            return int(commits[0]) + 1
+        if not self._parts and len(whole := commits[commits < fit]):
+            return int(whole[-1]) + 1 if full or self._cuts or close else 0
+        return fit if full or self._cuts else 0
+
+    def _fit(self, kinds: NDArray[np.uint8]) -> int:
+        """How many of the first messages are within the limits: one change at least, with a commit right after it.
+
+        A commit has no weight, so that it never is alone in a last part.
+        """
+        changes = (kinds != BEGIN) & (kinds != COMMIT)
+        sizes = np.fromiter(map(len, self._messages[: len(kinds)]), np.int64, len(kinds)) * (kinds != COMMIT)
+        by_rows = np.searchsorted(np.cumsum(changes), self._limits.rows, "right")
+        by_bytes = np.searchsorted(np.cumsum(sizes), self._limits.bytes, "right")
+        fit = int(min(by_rows, by_bytes))
+        if fit < len(kinds) and not changes[:fit].any():
+            fit = int(changes.argmax()) + 1 if changes.any() else len(kinds)
+            while fit < len(kinds) and kinds[fit] == COMMIT:
+                fit += 1
+        return fit
+
+    def _within_limits(self) -> bool:
+        """The same for all that is pending, without reading it."""
+        begins, commits = self._kinds.count(BEGIN), self._kinds.count(COMMIT)
+        rows = len(self._kinds) - begins - commits
+        return rows <= self._limits.rows and self._bytes - commits * COMMIT_BYTES <= self._limits.bytes
+
+    def _unit(self, end: int) -> Group | Part | None:
+        """The first messages decoded; None if they are a Begin alone."""
+        messages = self._messages[:end]
+        decoded = decoded_changes(messages, self._tables, self._open, self._end_lsn)
+        was_open, ended = self._open, COMMIT in self._kinds[:end]
+        del self._messages[:end], self._kinds[:end]
+        self._taken += end
+        self._bytes -= sum(map(len, messages))
+        self._open, self._end_lsn = decoded.open, decoded.end_lsn
+        index = self._parts
+        if decoded.open is None and index == 0:
+            return Group(decoded.transactions, decoded.tables, decoded.end_lsn)
+        if not ended and not decoded.transactions:
+            return None
+        self._parts = 0 if ended else index + 1
+        if decoded.transactions:
+            [transaction] = decoded.transactions
+        else:  # nothing but its commit
+            assert was_open is not None
+            transaction = Transaction(was_open.commit_lsn, decoded.end_lsn, was_open.commit_us, was_open.xid, 0)
+        return Part(transaction, decoded.tables, index, ended)
+
+
+def parse_relation(message: bytes) -> Relation:
+    found = parse(message)
+    assert isinstance(found, Relation)
+    return found
+
+
+def parse_mark(message: bytes) -> Mark:
+    try:
+        flags, lsn = MESSAGE_FORM.unpack_from(message, 1)
+        end = message.index(b"\0", 1 + MESSAGE_FORM.size)
+        prefix = message[1 + MESSAGE_FORM.size : end].decode()
+        [size] = struct.unpack_from(">I", message, end + 1)
+    except (struct.error, ValueError) as error:
+        raise ProtocolError(f"the server sent an invalid pgoutput message ({message[:40]!r})") from error
+    content = message[end + 5 :]
+    if len(content) != size:
+        raise ProtocolError("the server sent a logical message with another length; restart the capture")
+    return Mark(prefix, content, lsn, bool(flags & TRANSACTIONAL))
