@@ -1,7 +1,7 @@
 """What the capture of a database reads: one ordered stream of units, and chunks of tables between its watermarks.
 
 PostgreSQL and MariaDB are such sources. A source is used by one thread. It never writes to the log: the capture decides
-what becomes an entry (``core/capture.py``), and a source never confirms more than it was told.
+what becomes an entry (``core/capture.py``), and what a source may forget (``confirm``).
 
 Rules
  U1  Units come in the order of the stream. Transactions are whole and in commit order; a large one comes in pieces,
