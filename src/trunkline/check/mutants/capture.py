@@ -28,7 +28,7 @@ from trunkline.core.capture_messages import (
 from trunkline.core.effects import Address, Announce, Effects, Message, Send
 
 UNSEEN = {
-    "capture K11": "Scenarios with schemas that change in the stream are not written yet, so no monitor can see it.",
+    "capture K11": "Scenarios with schemas that change are not written yet, so no monitor can see it broken.",
     "capture K12": "Scenarios with tables that have no key are not written yet, so no monitor can tell it broken.",
     "capture K10": "It bounds memory and work in flight; the log is the same with any bound, and time is not modelled.",
 }
