@@ -91,9 +91,16 @@ class DatabaseReader:
         """The position of the last whole transaction."""
         return self._lsn
 
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def table(self, number: int) -> CatalogTable:
+        return replace(self._tables[number], rows=self._counts[number])
+
     def tables(self) -> tuple[CatalogTable, ...]:
         """All tables, with every version whose rows may follow, by number."""
-        return tuple(replace(self._tables[number], rows=self._counts[number]) for number in sorted(self._tables))
+        return tuple(self.table(number) for number in sorted(self._tables))
 
     def catalog(self) -> Catalog:
         """What a catalog entry that follows has to say."""
