@@ -27,6 +27,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
+from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.errors import DestinationHalted, Fenced, PositionMoved
@@ -54,6 +55,7 @@ class Flush(Struct, frozen=True):
     duplicates: DuplicatePolicy = "halt"
     mark: str = ""  # of the stored position
     through_mark: str = ""
+    steps: ColumnSteps | None = None  # from the columns at `expected` to these; None: the source cannot tell
 
 
 class Seed(Struct, frozen=True):

@@ -28,6 +28,7 @@ def flush_destination(
         key=key,
         mode=target.mode,
         duplicates=target.duplicates,
+        steps=work.steps,
     )
     return _applied(target, member, lambda destination: destination.flush(flush, staged))
 

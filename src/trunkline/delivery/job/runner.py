@@ -101,10 +101,10 @@ class JobRunner:
             return JobReport(tuple(strayed))
         except TrunklineError as error:
             return all_failed(group.members, error)
-        stamp = group.stamp or survey.altered
+        stamp = group.stamp or survey.altered or not (survey.steps is None or survey.steps.unchanged)
         if survey.backlog.quiet and not stamp:
             return JobReport(mark=survey.mark, unrouted={})
-        work = FlushWork(window, survey.columns, survey.identity, stamp, survey.mark)
+        work = FlushWork(window, survey.columns, survey.identity, stamp, survey.mark, survey.steps)
         if (large := self._large_reads(survey)) is not None:
             return self._run(lambda: self._large_flush(large, work, group.members), work.mark)
         return self._run(lambda: self._small(flush_portion, work, group.members), work.mark)

@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from trunkline.core.delivery_messages import JobMember
+from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
@@ -88,6 +89,7 @@ class FlushWork(Struct, frozen=True):
     identity: str  # of the source table
     stamp: bool = False
     mark: str = ""  # of the version at which the window ends
+    steps: ColumnSteps | None = None  # of the columns, over the window; None: the source cannot tell
 
 
 class SeedWork(Struct, frozen=True):

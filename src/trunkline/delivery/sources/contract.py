@@ -17,6 +17,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import Extension
+from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Columns, arrow_schema
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.versions import Lineage, Window
@@ -55,6 +56,7 @@ class Survey(Struct, frozen=True):
     restated: str = ""  # why rows have other values without having been written, so that no window contains them
     after_mark: str = ""  # empty: it is no longer known
     mark: str = ""  # of `through`
+    steps: ColumnSteps | None = None  # of the columns, from `after` to `through`; None: the source cannot tell
 
 
 class RouteFilter(Struct, frozen=True):

@@ -1,0 +1,159 @@
+"""What happened to the columns of a table between two positions of its source, so that a destination can follow.
+
+A source that knows it hands ``ColumnSteps`` to a flush with the survey of its window (``Survey.steps``). With ``None``
+a destination compares columns by name: then it follows added and wider columns, and halts at any other difference.
+
+Rules
+ C1  A column is the same if its number in the source is the same (S3): so names may be swapped, and a column that is
+     dropped and added again under its name is another one.
+ C2  Steps are one difference, whatever happened in between: they compose, and a column that came and went is not there.
+ C3  A row that is older than a column has the column's default. Rows of a window come whole, under the columns at its
+     end.
+ C4  A table of another generation is another table: there are no steps to it, and destinations are seeded again.
+ C5  Only names and types count. Where two orders differ, a destination keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+from msgspec import Struct
+
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.schemas import TableSchema, check_step, defaults_in
+
+NEW: Final = -1  # the origin of a column that is new
+
+
+class ColumnSteps(Struct, frozen=True):
+    """From the columns ``before`` to the columns ``after``. A value that is sent to tasks."""
+
+    before: Columns  # at the position that a destination has
+    after: Columns
+    origins: tuple[int, ...]  # of each column of `after`: its place in `before`, or NEW
+    defaults: bytes = b""  # a batch of one row under `after`: what older rows have in new columns; empty: all are NULL
+
+    @property
+    def unchanged(self) -> bool:
+        return len(self.before) == len(self.after) and not (self.added or self.renamed or self.widened)
+
+    @property
+    def kept(self) -> tuple[tuple[Column, Column], ...]:
+        """The columns of both sides, before and after."""
+        return tuple((self.before[at], new) for at, new in zip(self.origins, self.after, strict=True) if at != NEW)
+
+    @property
+    def renamed(self) -> tuple[tuple[Column, Column], ...]:
+        return tuple((old, new) for old, new in self.kept if old.name != new.name)
+
+    @property
+    def widened(self) -> tuple[tuple[Column, Column], ...]:
+        return tuple((old, new) for old, new in self.kept if old.type != new.type)
+
+    @property
+    def added(self) -> Columns:
+        return tuple(new for at, new in zip(self.origins, self.after, strict=True) if at == NEW)
+
+    @property
+    def dropped(self) -> Columns:
+        return tuple(old for at, old in enumerate(self.before) if at not in self.origins)
+
+    def default_row(self) -> pa.RecordBatch:
+        """One row under the columns ``added``."""
+        schema = arrow_schema(self.added)
+        if not self.defaults:
+            return pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+        return _decoded(self.defaults, self.after).select(schema.names)
+
+    def spelled(self) -> str:
+        """For the operator."""
+        parts = [f"renamed {old.name!r} to {new.name!r}" for old, new in self.renamed]
+        parts += [f"dropped {old.name!r}" for old in self.dropped]
+        parts += [f"added {new.name!r}" for new in self.added]
+        parts += [f"widened {new.name!r} to {new.type}" for _, new in self.widened]
+        return ", ".join(parts)
+
+    def now(self, name: str) -> str | None:
+        """The present name of a column that was ``name`` before; ``None`` if it was dropped, or never was."""
+        return next((new.name for old, new in self.kept if old.name == name), None)
+
+
+def no_steps(columns: Columns) -> ColumnSteps:
+    """The columns stay as they are."""
+    return ColumnSteps(columns, columns, tuple(range(len(columns))))
+
+
+def steps_of(versions: Sequence[TableSchema]) -> ColumnSteps | None:
+    """The steps from the first to the last of some versions of a table, each the next of the one before.
+
+    ``None`` if they are of several generations (C4). Raises ``Malformed`` if one does not follow the other.
+    """
+    if versions[0].generation != versions[-1].generation:
+        return None
+    steps = (_step(older, newer) for older, newer in pairwise(versions))
+    return reduce(composed, steps, no_steps(versions[0].vocabulary()))
+
+
+def composed(first: ColumnSteps, second: ColumnSteps) -> ColumnSteps:
+    """First these steps, then those (C2)."""
+    if first.after != second.before:
+        raise ValueError("the second steps do not begin where the first ones end")
+    origins = tuple(NEW if at == NEW else first.origins[at] for at in second.origins)
+    if not first.defaults and not second.defaults:
+        return ColumnSteps(first.before, second.after, origins)
+    schema = arrow_schema(second.after)
+    older, newer = _defaults(first), _defaults(second)
+    arrays = [
+        (newer.column(place) if at == NEW else older.column(at)).cast(field.type)
+        for place, (at, field) in enumerate(zip(second.origins, schema, strict=True))
+    ]
+    return ColumnSteps(first.before, second.after, origins, _encoded(arrays, schema))
+
+
+def stepped_rows(rows: pa.Table, steps: ColumnSteps) -> pa.Table:
+    """Rows with the columns ``before``, in any order, as rows with the columns ``after`` (C3)."""
+    schema, added = arrow_schema(steps.after), steps.default_row()
+    columns = []
+    for at, field in zip(steps.origins, schema, strict=True):
+        if at != NEW:
+            columns.append(rows.column(steps.before[at].name).cast(field.type))
+        else:
+            columns.append(pa.chunked_array([pa.repeat(added.column(field.name)[0], rows.num_rows)], field.type))
+    return pa.table(columns, schema=schema)
+
+
+def _step(older: TableSchema, newer: TableSchema) -> ColumnSteps:
+    check_step(older, newer)
+    places = {column.number: place for place, column in enumerate(older.columns)}
+    origins = tuple(places.get(column.number, NEW) for column in newer.columns)
+    defaults = defaults_in(newer) if NEW in origins else None
+    if defaults is None:
+        return ColumnSteps(older.vocabulary(), newer.vocabulary(), origins)
+    arrays = [
+        column if at == NEW else pa.nulls(1, column.type) for at, column in zip(origins, defaults.columns, strict=True)
+    ]
+    return ColumnSteps(older.vocabulary(), newer.vocabulary(), origins, _encoded(arrays, defaults.schema))
+
+
+def _defaults(steps: ColumnSteps) -> pa.RecordBatch:
+    """One row under ``after``; NULL in columns that are not new."""
+    if steps.defaults:
+        return _decoded(steps.defaults, steps.after)
+    schema = arrow_schema(steps.after)
+    return pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+
+
+def _decoded(defaults: bytes, columns: Columns) -> pa.RecordBatch:
+    return pa.ipc.read_record_batch(pa.py_buffer(defaults), arrow_schema(columns))
+
+
+def _encoded(arrays: Sequence[pa.Array], schema: pa.Schema) -> bytes:
+    """Nothing if all of them are NULL, so that equal steps are equal values."""
+    if all(array.null_count for array in arrays):
+        return b""
+    found: bytes = pa.RecordBatch.from_arrays(list(arrays), schema=schema).serialize().to_pybytes()
+    return found
