@@ -28,6 +28,7 @@ WITH_POSTGRES = (
     *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard"),
     *("bench/capture.py", "bench/delivery.py", *SYSTEM_DELIVERY),
 )
+WITH_MARIADB = ("tests/delivery", "bench/capture_mariadb.py")
 WITH_ETCD = (
     *("tests/metadata", "tests/contract", "tests/cli/test_observing_servers.py", "tests/system/test_leaving.py"),
     *("tests/system/test_long_maps.py", "tests/system/test_partitions.py"),
@@ -52,6 +53,8 @@ TABLE = (
     Program("iptables", "iptables", ("tests/system/test_partitions.py",), "the tests of partitions will be skipped"),
     Program("mkfs.ext4", "e2fsprogs", SMALL_DISKS, "the tests of power cuts will be skipped"),
     Program("postgres", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
+    Program("mariadbd", "mariadb-server", WITH_MARIADB, "the tests with MariaDB will be skipped"),
+    Program("mariadb-install-db", "mariadb-server", WITH_MARIADB, "the tests with MariaDB will be skipped"),
     Program("initdb", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
     Program("pgbench", "postgresql", ("bench/capture.py",), "there is no load to capture"),
     # pip can install Java, too, without root: `run` tries that first.
@@ -72,7 +75,7 @@ TABLE = (
     Program("env", "coreutils", ("run",)),
     Program("mount", "mount", (*SMALL_DISKS, "tools/fresh.py")),
     Program("umount", "mount", SMALL_DISKS),
-    Program("setpriv", "util-linux", (*WITH_POSTGRES, "tools/fresh.py")),
+    Program("setpriv", "util-linux", (*WITH_POSTGRES, *WITH_MARIADB, "tools/fresh.py")),
     Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),
     Program("uname", "coreutils", ("",)),  # called by the standard library
