@@ -122,8 +122,8 @@ def renaming(steps: ColumnSteps) -> Renaming:
 
 
 def unknown_changes(steps: ColumnSteps, held: Columns) -> tuple[str, ...]:
-    """The differences between a destination and the columns that the source had at its position: whoever changed the
-    table, steps do not fit it."""
+    """The differences between a destination and the columns that the source had at its position: another program
+    changed the table, and the steps do not fit it."""
     types = {column.name: column.type for column in held}
     expected = {column.name for column in steps.before}
     problems = [f"column {column.name!r} is missing" for column in steps.before if column.name not in types]
@@ -144,12 +144,12 @@ def check_names(steps: ColumnSteps, key: Sequence[str], routing: str) -> None:
             continue
         if (now := steps.now(name)) is not None:
             raise ConfigError(
-                f"{line}: column {name!r} is {now!r} in the source now; write {now} there in the pipeline's file, "
-                "restart the deliverer, and resume"
+                f"{line}: column {name!r} is {now!r} in the source now; write {now} there in the pipeline's file and "
+                "restart the deliverer, which seeds the destination again"
             )
         raise ConfigError(
-            f"{line}: column {name!r} was dropped from the source; name another column there in the pipeline's file, "
-            "restart the deliverer, and reseed"
+            f"{line}: column {name!r} was dropped from the source; name another one there in the pipeline's file and "
+            "restart the deliverer, which seeds the destination again"
         )
 
 
