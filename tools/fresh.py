@@ -30,7 +30,7 @@ from types import FrameType
 from typing import NoReturn
 
 ROOT = "root"  # in the directory of a run
-PROJECT = "/root/trunkline"  # inside
+PROJECT = "/srv/trunkline"  # inside
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 APT_SETTINGS = (
     *("sources.list", "sources.list.d", "auth.conf", "auth.conf.d", "preferences", "preferences.d"),

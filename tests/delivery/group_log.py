@@ -21,6 +21,7 @@ from trunkline.delivery.changes.database_entries import (
     group_heading,
     mark_heading,
     part_heading,
+    position_heading,
     schema_heading,
 )
 from trunkline.delivery.changes.database_reader import DatabaseReader
@@ -125,6 +126,9 @@ class GroupLog:
 
     def mark(self) -> int:
         return self._append(mark_heading(), b"")
+
+    def position_mark(self) -> int:
+        return self._append(position_heading(f'{{"lsn":{self.lsn + 5}}}', self._known()), b"")
 
     def catalog(self, catalog: Catalog | None = None) -> int:
         """By default what the entries so far say."""

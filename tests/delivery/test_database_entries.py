@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[dict[str, bytes], str]] = {
     "a group with an index": ({**HEADERS, "trunkline-index": b"0"}, "parts have an index"),
     "a part without one": ({**HEADERS, KIND_HEADER: b"part"}, "parts have an index"),
     "a part of several transactions": (PART, "of one transaction"),
-    "a mark with a position": ({**MARK, "trunkline-position": b"p"}, "a mark has no position"),
+    "a mark with a position": ({**MARK, "trunkline-position": b"p"}, "a mark has a position and a catalog, or neither"),
     "a mark with content": (MARK, "no content"),
     "a catalog that is an end": ({**HEADERS, KIND_HEADER: b"catalog"}, "is an end"),
     "a group as a schema": ({**without("last"), KIND_HEADER: b"schema"}, ""),

@@ -122,6 +122,40 @@ def test_r2_parts_are_one_transaction_and_schemas_may_lie_between() -> None:
     assert state(log) == [(*one(1), 77), (2, "x", 2, 2), (*one(3), 77)]
 
 
+def test_r2_a_mark_with_a_position_forgets_no_parts_and_may_not_lie_between_them() -> None:
+    log = started()
+    log.group(inserted(1))
+    log.position_mark()
+    assert ends_of(log.entries)[-1].glsn == log.last
+    assert state(log) == [one(1)]
+    log.part(0, inserted(2))
+    log.position_mark()
+    with pytest.raises(CorruptEntry, match="between parts"):
+        ends_of(log.entries)
+
+
+def test_changes_of_each_table_are_counted_without_those_of_forgotten_parts() -> None:
+    log = started()
+    log.group([*inserted(1), *inserted(2), (PLAIN, INSERT, (1, 0.5))])
+    log.part(0, inserted(3))
+    log.mark()
+    log.part(0, inserted(3))
+    log.part(1, inserted(4), last=True)
+    assert [table.rows for table in log.reader().tables()] == [4, 1]
+    log.catalog()
+    log.schema(changed(PLAIN, SchemaChange.RECAPTURED))
+    log.group(inserted(5))
+    assert [table.rows for table in log.reader().tables()] == [5, 0]
+    wrong = log.reader().catalog()
+    log.catalog(msgspec.structs.replace(wrong, tables=tuple(replaced(each, 7) for each in wrong.tables)))
+    with pytest.raises(CorruptEntry, match="other than the entries before it"):
+        log.reader()
+
+
+def replaced(table: CatalogTable, rows: int) -> CatalogTable:
+    return msgspec.structs.replace(table, rows=rows)
+
+
 def test_r2_parts_without_a_last_part_are_forgotten_at_a_mark() -> None:
     log = started()
     log.part(0, inserted(1))
@@ -362,7 +396,7 @@ def test_r4_rows_after_a_catalog_have_versions_that_it_names() -> None:
     log.catalog()
     log.group(inserted(1))
     assert state(log) == [one(1)]
-    first = CatalogTable((later,), True, 1)
+    first = CatalogTable((later,), True, 1, rows=1)
     log.catalog(msgspec.structs.replace(log.reader().catalog(), tables=(first, whole.tables[1])))
     log.group([(later, INSERT, one(2))])
     assert state(log) == [one(1), one(2)]

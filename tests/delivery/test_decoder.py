@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from delivery.numbered_tables import NumberedTables
 from delivery.pgoutput_messages import (
     Stream,
     begin,
@@ -24,8 +25,8 @@ from delivery.pgoutput_messages import (
     truncate,
     update,
 )
-from trunkline.delivery.capture.change_batches import EPOCH_MICROS, RowKind, UnfitChange
-from trunkline.delivery.capture.decoder import Decoder, Group, Limits, Mark, Part, Unit
+from trunkline.delivery.capture.change_batches import EPOCH_MICROS, UnfitChange
+from trunkline.delivery.capture.decoder import Cut, Decoder, Limits
 from trunkline.delivery.capture.pgoutput import (
     UNCHANGED,
     Begin,
@@ -39,6 +40,9 @@ from trunkline.delivery.capture.pgoutput import (
     Update,
     parse,
 )
+from trunkline.delivery.capture.source import Changes, KeepAlive, SchemaUnit, Unit, Watermark
+from trunkline.delivery.changes.groups import PLACE_FIELDS, TX, RowKind
+from trunkline.delivery.changes.groups import UNCHANGED as UNCHANGED_FIELD
 from trunkline.errors import ProtocolError
 
 WIDE = Limits(rows=1000, bytes=1_000_000)
@@ -46,7 +50,7 @@ Change = tuple[int, int, RowKind, Row | None]  # xid, table, kind, values
 
 
 def decoded(messages: Sequence[bytes], limits: Limits = WIDE, *, fed: int = 1000, prefix: str = "mark") -> list[Unit]:
-    decoder = Decoder(limits, prefix=prefix)
+    decoder = Decoder(NumberedTables(), limits, prefix=prefix)
     units: list[Unit] = []
     for first in range(0, len(messages), fed):
         decoder.feed(messages[first : first + fed])
@@ -57,9 +61,9 @@ def decoded(messages: Sequence[bytes], limits: Limits = WIDE, *, fed: int = 1000
 
 def changes_of(unit: Unit) -> list[Change]:
     """The changes of a unit in order; every row of it exactly once."""
-    if not isinstance(unit, Group | Part):
+    if not isinstance(unit, Changes):
         return []
-    directory = unit.transactions if isinstance(unit, Group) else (unit.transaction,)
+    directory = unit.transactions
     found: list[tuple[int, Change]] = []
     for table in unit.tables:
         for row in table.batch.to_pylist():
@@ -67,7 +71,7 @@ def changes_of(unit: Unit) -> list[Change]:
             bits = int.from_bytes(unsent or b"", "little")
             texts = [None if each is None else each.encode() for each in values]
             marked: Row = tuple(UNCHANGED if bits >> at & 1 else each for at, each in enumerate(texts))
-            change = (directory[transaction].xid, table.relation.oid, RowKind(kind), marked)
+            change = (directory[transaction].xid, table.number, RowKind(kind), marked)
             found.append((seq, (*change[:3], None) if kind == RowKind.TRUNCATE else change))
     found.sort()
     assert [seq for seq, _ in found] == list(range(len(found)))
@@ -85,6 +89,9 @@ def expected(messages: Iterable[bytes]) -> list[Change]:
         key = shapes[oid].key if raw[5:6] == b"K" else range(len(old))
         return tuple(each if at in key or each is not None else UNCHANGED for at, each in enumerate(old))
 
+    def stated(old: Row) -> Row:
+        return tuple(None if each == UNCHANGED else each for each in old)
+
     for raw in messages:
         match parse(raw):
             case Begin(xid=number):
@@ -94,11 +101,11 @@ def expected(messages: Iterable[bytes]) -> list[Change]:
             case Insert(relation=oid, new=new):
                 found.append((xid, oid, RowKind.INSERT, new))
             case Delete(relation=oid, old=old):
-                found.append((xid, oid, RowKind.DELETE, short(oid, old, raw)))
+                found.append((xid, oid, RowKind.DELETE, old))
             case Update(relation=oid, old=before, new=new):
                 if before is not None:
                     was = short(oid, before, raw)
-                    found.append((xid, oid, RowKind.UPDATE_OLD, was))
+                    found.append((xid, oid, RowKind.UPDATE_OLD, stated(was)))
                     new = tuple(a if b == UNCHANGED else b for a, b in zip(was, new, strict=True))
                 found.append((xid, oid, RowKind.UPDATE_NEW, new))
             case Truncate(relations=oids):
@@ -162,7 +169,7 @@ def test_every_change_comes_once_in_order_whatever_the_limits_and_the_batches(
     stream = stream_of(drawn)
     units = decoded(stream.messages, limits, fed=fed)
     assert [change for unit in units for change in changes_of(unit)] == expected(stream.messages)
-    assert [unit.oid for unit in units if isinstance(unit, Relation)] == sorted(WIDTHS)
+    assert [unit.schema.number for unit in units if isinstance(unit, SchemaUnit)] == sorted(WIDTHS)
     check_transactions(units, stream)
 
 
@@ -171,16 +178,20 @@ def check_transactions(units: Sequence[Unit], stream: Stream) -> None:
     open_parts, ends = 0, [0]
     for unit in units:
         match unit:
-            case Part():
-                assert unit.index == open_parts
-                assert (unit.transaction.end_lsn > ends[-1]) is unit.last
-                open_parts = 0 if unit.last else open_parts + 1
-                ends += [unit.transaction.end_lsn] if unit.last else []
-            case Group():
+            case Changes(part=None):
                 assert open_parts == 0
-                ends += [each.end_lsn for each in unit.transactions]
-                assert unit.end_lsn >= ends[-1]
-                ends.append(unit.end_lsn)
+                assert unit.transactions
+                assert ends[-1] <= unit.transactions[0].lsn
+                assert unit.transactions[-1].lsn < unit.end
+                ends.append(unit.end)
+            case Changes():
+                assert unit.part == open_parts
+                assert (unit.end > ends[-1]) is unit.last
+                open_parts = 0 if unit.last else open_parts + 1
+                ends += [unit.end] if unit.last else []
+            case KeepAlive():
+                assert open_parts == 0
+                ends.append(unit.position)
     assert open_parts == 0
     assert ends == sorted(ends)
     assert ends[-1] == stream.ends[-1]
@@ -215,27 +226,27 @@ def test_a_group_holds_the_directory_of_its_transactions() -> None:
     stream.add()
     stream.add(insert(1, [b"c"]))
     shape, group = decoded(stream.messages)
-    assert isinstance(shape, Relation)
-    assert isinstance(group, Group)
-    assert [(each.xid, each.commit_lsn, each.end_lsn, each.rows) for each in group.transactions] == [
-        (2, 200, 250, 2),
-        (4, 400, 450, 1),
-    ]
+    assert isinstance(shape, SchemaUnit)
+    assert isinstance(group, Changes)
+    assert [(each.xid, each.lsn, each.rows) for each in group.transactions] == [(2, 200, 2), (4, 400, 1)]
+    assert (group.part, group.last, group.end) == (None, True, 450)
     assert group.transactions[0].commit_us == EPOCH_MICROS + 200
     [table] = group.tables
-    assert table.batch.column("_tx").to_pylist() == [0, 0, 1]
-    assert table.batch.column("_unchanged").null_count == 3
+    assert table.batch.column(TX).to_pylist() == [0, 0, 1]
+    assert table.batch.column(UNCHANGED_FIELD).null_count == 3
 
 
 def test_transactions_without_changes_still_move_the_end() -> None:
     stream = Stream()
     stream.add()
     end = stream.add()
-    assert decoded(stream.messages) == [Group((), (), end)]
+    assert decoded(stream.messages) == [KeepAlive(end)]
 
 
 def test_a_group_waits_until_it_is_closed_or_full() -> None:
-    decoder = Decoder(Limits(rows=3, bytes=10**6), tables=[shape_of(relation(1, texts(1)))])
+    decoder = Decoder(NumberedTables(), Limits(rows=3, bytes=10**6))
+    decoder.feed([relation(1, texts(1))])
+    assert len(list(decoder.units())) == 1
     stream = Stream()
     for _ in range(4):
         stream.add(insert(1, [b"x"]))
@@ -243,7 +254,7 @@ def test_a_group_waits_until_it_is_closed_or_full() -> None:
     assert list(decoder.units()) == []
     decoder.feed(stream.messages[9:11])  # the fourth transaction has not ended
     [group] = decoder.units()
-    assert isinstance(group, Group)
+    assert isinstance(group, Changes)
     assert len(group.transactions) == 3
     assert list(decoder.units(close=True)) == []
     assert decoder.pending
@@ -253,7 +264,9 @@ def test_a_group_waits_until_it_is_closed_or_full() -> None:
 
 
 def test_a_large_transaction_leaves_in_parts_and_little_stays_pending() -> None:
-    decoder = Decoder(Limits(rows=100, bytes=10**6), tables=[shape_of(relation(1, texts(1)))])
+    decoder = Decoder(NumberedTables(), Limits(rows=100, bytes=10**6))
+    decoder.feed([relation(1, texts(1))])
+    assert len(list(decoder.units())) == 1
     parts: list[Unit] = []
     decoder.feed([begin(100, 7)])
     for number in range(100):
@@ -262,7 +275,7 @@ def test_a_large_transaction_leaves_in_parts_and_little_stays_pending() -> None:
         assert decoder.pending_bytes <= 101 * len(insert(1, [b"999"]))
     decoder.feed([commit(100, 150)])
     parts += decoder.units()  # its end needs no close
-    assert [(each.index, each.last, each.transaction.rows) for each in parts if isinstance(each, Part)] == [
+    assert [(each.part, each.last, each.transactions[0].rows) for each in parts if isinstance(each, Changes)] == [
         (number, number == 9, 100) for number in range(10)
     ]
     assert [int(change[3][0]) for each in parts for change in changes_of(each)] == list(range(1000))  # type: ignore[index, arg-type]
@@ -272,9 +285,8 @@ def test_a_single_row_beyond_the_limit_is_a_group() -> None:
     stream = Stream()
     stream.add(relation(1, texts(1)), insert(1, [b"x" * 1000]))
     stream.add(insert(1, [b"y"]))
-    groups = [each for each in decoded(stream.messages, Limits(rows=10, bytes=100)) if not isinstance(each, Relation)]
-    assert [len(each.transactions) for each in groups if isinstance(each, Group)] == [1, 1]
-    assert len(groups) == 2
+    groups = [each for each in decoded(stream.messages, Limits(rows=10, bytes=100)) if isinstance(each, Changes)]
+    assert [(each.part, len(each.transactions)) for each in groups] == [(None, 1), (None, 1)]
 
 
 def test_a_changed_shape_comes_between_the_changes_before_and_after_it() -> None:
@@ -283,10 +295,17 @@ def test_a_changed_shape_comes_between_the_changes_before_and_after_it() -> None
     stream.add(one, insert(1, [b"a"]))
     stream.add(one, insert(1, [b"b"]), two, insert(1, [b"c", b"d"]))
     units = decoded(stream.messages)
-    assert [type(each).__name__ for each in units] == ["Relation", "Group", "Part", "Relation", "Part"]
+    assert [(type(each).__name__, getattr(each, "part", None)) for each in units] == [
+        ("SchemaUnit", None),
+        ("Changes", None),
+        ("Changes", 0),
+        ("SchemaUnit", None),
+        ("Changes", 1),
+    ]
     assert [change[3] for each in units for change in changes_of(each)] == [(b"a",), (b"b",), (b"c", b"d")]
-    assert isinstance(units[-1], Part)
+    assert isinstance(units[-1], Changes)
     assert units[-1].last
+    assert units[-1].tables[0].version == 2
 
 
 def test_watermarks_come_in_order_and_messages_of_others_do_not() -> None:
@@ -296,8 +315,8 @@ def test_watermarks_come_in_order_and_messages_of_others_do_not() -> None:
     stream.add(logical_message("mark", b"high", 8, transactional=True))
     stream.add(insert(1, [b"b"]))
     _, before, low, high, after = decoded(stream.messages)
-    assert [low, high] == [Mark("mark", b"low", 7, False), Mark("mark", b"high", 8, True)]
-    assert [len(each.transactions) for each in (before, after) if isinstance(each, Group)] == [1, 1]
+    assert [low, high] == [Watermark("low", 7, high=False), Watermark("high", 8, high=True)]
+    assert [len(each.transactions) for each in (before, after) if isinstance(each, Changes)] == [1, 1]
 
 
 def test_values_that_an_update_did_not_send_are_those_of_the_old_row_or_marked() -> None:
@@ -314,9 +333,9 @@ def test_values_that_an_update_did_not_send_are_those_of_the_old_row_or_marked()
         (RowKind.UPDATE_OLD, (b"k", b"large")),
         (RowKind.UPDATE_NEW, (b"k2", b"large")),
         (RowKind.UPDATE_NEW, (b"k", UNCHANGED, b"v")),
-        (RowKind.UPDATE_OLD, (b"k", UNCHANGED, UNCHANGED)),
+        (RowKind.UPDATE_OLD, (b"k", None, None)),
         (RowKind.UPDATE_NEW, (b"k", b"v", UNCHANGED)),
-        (RowKind.DELETE, (b"k", UNCHANGED, UNCHANGED)),
+        (RowKind.DELETE, (b"k", None, None)),
     ]
 
 
@@ -326,14 +345,8 @@ def test_a_value_that_does_not_fit_is_named_with_its_table_and_row() -> None:
     stream.add(insert(1, [b"1", b"2.500"]), insert(1, [b"2", b"NaN"]))
     with pytest.raises(UnfitChange) as found:
         decoded(stream.messages)
-    assert found.value.relation.name == "orders"
+    assert found.value.schema.name == "orders"
     assert (found.value.index, found.value.row) == (1, (b"2", b"NaN"))
-
-
-def shape_of(message: bytes) -> Relation:
-    found = parse(message)
-    assert isinstance(found, Relation)
-    return found
 
 
 ROW = insert(1, [b"abc"])
@@ -374,13 +387,57 @@ def test_batches_have_the_columns_of_the_format() -> None:
     stream = Stream()
     stream.add(relation(1, [("id", 20, -1)]), insert(1, [b"1"]))
     group = decoded(stream.messages)[-1]
-    assert isinstance(group, Group)
-    assert group.tables[0].batch.schema == pa.schema(
-        [
-            ("_tx", pa.uint32()),
-            ("_seq", pa.uint32()),
-            ("_kind", pa.int8()),
-            ("_unchanged", pa.binary()),
-            ("id", pa.int64()),
-        ]
-    )
+    assert isinstance(group, Changes)
+    assert group.tables[0].batch.schema == pa.schema([*PLACE_FIELDS, ("id", pa.int64())])
+
+
+class Unmoved(NumberedTables):
+    """Leaves table 2 out."""
+
+    def relation(self, relation: Relation, lsn: int) -> Cut | None:
+        cut = super().relation(relation, lsn)
+        return Cut((), ((2, None),)) if cut is not None and relation.oid == 2 else cut
+
+
+def test_every_shape_is_judged_and_one_that_changes_nothing_ends_nothing() -> None:
+    judge = NumberedTables()
+    decoder = Decoder(judge, WIDE)
+    stream = Stream()
+    stream.add(relation(1, texts(1)), insert(1, [b"a"]))
+    stream.add(relation(1, texts(1)), insert(1, [b"b"]))
+    stream.add(insert(1, [b"c"]))
+    decoder.feed(stream.messages)
+    shape, group = decoder.units(close=True)
+    assert isinstance(shape, SchemaUnit)
+    assert isinstance(group, Changes)
+    assert [each.rows for each in group.transactions] == [1, 1, 1]
+    assert judge.commits == [100, 200]
+
+
+def test_rows_of_a_table_that_is_left_out_have_no_place() -> None:
+    decoder = Decoder(Unmoved(), Limits(rows=2, bytes=10**6))
+    stream = Stream()
+    stream.add(relation(1, texts(1)), relation(2, texts(1)))
+    stream.add(insert(2, [b"x"]), insert(1, [b"a"]), truncate(2, 1), truncate(2))
+    end = stream.add(*[insert(2, [b"x"])] * 10)  # a large one
+    decoder.feed(stream.messages)
+    units = list(decoder.units(close=True))
+    kinds = [change[1:3] for each in units for change in changes_of(each)]
+    assert kinds == [(1, RowKind.INSERT), (1, RowKind.TRUNCATE)]
+    assert units[-1] == KeepAlive(end)
+    assert not decoder.pending
+
+
+def test_numbers_of_transactions_have_64_bits() -> None:
+    for near, first, wanted in (
+        (0, 7, 7),
+        (5 << 32, 7, (5 << 32) + 7),
+        (5 << 32, 2**32 - 7, (5 << 32) - 7),
+        ((5 << 32) - 9, 4, (5 << 32) + 4),
+    ):
+        decoder = Decoder(NumberedTables(), WIDE)
+        decoder.near = near
+        decoder.feed([begin(5, first), relation(1, texts(1)), insert(1, [b"a"]), commit(5, 6)])
+        changes = list(decoder.units(close=True))[-1]
+        assert isinstance(changes, Changes)
+        assert changes.transactions[0].xid == wanted

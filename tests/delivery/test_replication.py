@@ -13,11 +13,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from delivery.numbered_tables import NumberedTables
 from postgres_server import PostgresServer
-from trunkline.delivery.capture.change_batches import RowKind
-from trunkline.delivery.capture.decoder import Decoder, Group, Limits, Mark, Part, Unit
-from trunkline.delivery.capture.pgoutput import Relation
+from trunkline.delivery.capture.decoder import Decoder, Limits
 from trunkline.delivery.capture.replication import ReplicationConnection, Status, lsn_number
+from trunkline.delivery.capture.source import Changes, KeepAlive, SchemaUnit, Unit, Watermark
+from trunkline.delivery.changes.groups import RowKind
 from trunkline.errors import ConfigError, ProtocolError, Unreachable
 
 WAIT_S = 60.0
@@ -66,7 +67,7 @@ def database(server: PostgresServer, request: pytest.FixtureRequest) -> Iterator
 def units_until(connection: ReplicationConnection, decoder: Decoder, mark: str) -> list[Unit]:
     units: list[Unit] = []
     deadline = time.monotonic() + WAIT_S
-    while not any(isinstance(each, Mark) and each.content == mark.encode() for each in units):
+    while not any(isinstance(each, Watermark) and each.writer == mark for each in units):
         assert time.monotonic() < deadline, f"the mark {mark} has not arrived"
         decoder.feed(connection.receive(WAIT_MS).messages)
         units += decoder.units(close=True)
@@ -74,7 +75,7 @@ def units_until(connection: ReplicationConnection, decoder: Decoder, mark: str) 
 
 
 def rows_of(units: list[Unit]) -> list[tuple[object, ...]]:
-    tables = [table for each in units if isinstance(each, Group | Part) for table in each.tables]
+    tables = [table for each in units if isinstance(each, Changes) for table in each.tables]
     return [(*row.values(),)[2:] for table in tables for row in table.batch.to_pylist()]
 
 
@@ -94,7 +95,7 @@ def test_a_slot_begins_where_its_snapshot_ends(database: Database) -> None:
             assert other.execute("SELECT id FROM orders").fetchall() == [(1,)]
         database.mark("end")
         connection.start(database.slot, slot.lsn, ["every"])
-        units = units_until(connection, Decoder(prefix="mark"), "end")
+        units = units_until(connection, Decoder(NumberedTables(), prefix="mark"), "end")
     assert rows_of(units) == [(RowKind.INSERT, None, 2, "after")]
 
 
@@ -109,20 +110,20 @@ def test_the_stream_has_every_kind_of_change_in_order(database: Database) -> Non
         database.run("CREATE TABLE more (id int)", "TRUNCATE orders, more")
         database.mark("end")
         connection.start(database.slot, lsn, ["every"])
-        units = units_until(connection, Decoder(prefix="mark"), "end")
+        units = units_until(connection, Decoder(NumberedTables(), prefix="mark"), "end")
     first, text = rows_of(units), database.number(f"SELECT length({large})")
     kinds = [RowKind(int(str(row[0]))).name for row in first]
     assert kinds == [
         *("INSERT", "INSERT", "UPDATE_OLD", "UPDATE_NEW", "UPDATE_OLD", "UPDATE_NEW", "DELETE", "DELETE"),
         *("TRUNCATE", "TRUNCATE"),
     ]
-    assert first[2:4] == [(RowKind.UPDATE_OLD, b"\2", 1, None), (RowKind.UPDATE_NEW, b"\2", 3, None)]
+    assert first[2:4] == [(RowKind.UPDATE_OLD, None, 1, None), (RowKind.UPDATE_NEW, b"\2", 3, None)]
     assert [(row[1], row[2], len(str(row[3]))) for row in first[4:6]] == [(None, 3, text), (None, 4, text)]
-    shapes = [each for each in units if isinstance(each, Relation)]
+    shapes = [each.schema for each in units if isinstance(each, SchemaUnit)]
     assert [(each.name, len(each.columns), each.identity) for each in shapes if each.name == "orders"] == [
-        ("orders", 2, "d"),
-        ("orders", 2, "f"),
-        ("orders", 3, "f"),
+        ("orders", 2, "key"),
+        ("orders", 2, "full"),
+        ("orders", 3, "full"),
     ]
 
 
@@ -138,9 +139,9 @@ def test_a_large_transaction_comes_in_parts_and_an_aborted_one_not_at_all(databa
             other.execute("COMMIT PREPARED 'two'")
         database.mark("end")
         connection.start(database.slot, lsn, ["every"])
-        units = units_until(connection, Decoder(Limits(rows=7000), prefix="mark"), "end")
-    parts = [each for each in units if isinstance(each, Part)]
-    assert [(each.index, each.last) for each in parts] == [(at, at == 4) for at in range(5)]
+        units = units_until(connection, Decoder(NumberedTables(), Limits(rows=7000), prefix="mark"), "end")
+    parts = [each for each in units if isinstance(each, Changes) and each.part is not None]
+    assert [(each.part, each.last) for each in parts] == [(at, at == 4) for at in range(5)]
     assert [row[2] for row in rows_of(units)] == [*range(1, 30_001), 0]
 
 
@@ -152,17 +153,17 @@ def test_only_what_is_confirmed_is_forgotten(database: Database) -> None:
     for _ in range(2):  # what was not confirmed comes again
         with ReplicationConnection(database.dsn) as connection:
             connection.start(database.slot, lsn, ["every"])
-            units = units_until(connection, Decoder(prefix="mark"), "one")
+            units = units_until(connection, Decoder(NumberedTables(), prefix="mark"), "one")
             assert len(rows_of(units)) == 1
             assert database.confirmed() == lsn
     with ReplicationConnection(database.dsn) as connection:
         connection.start(database.slot, lsn, ["every"])
-        units = units_until(connection, decoder := Decoder(prefix="mark"), "one")
+        units = units_until(connection, decoder := Decoder(NumberedTables(), prefix="mark"), "one")
         while decoder.pending:  # the commit of the mark
             decoder.feed(connection.receive(WAIT_MS).messages)
             units += decoder.units(close=True)
-        assert isinstance(units[-1], Group)
-        end = units[-1].end_lsn
+        assert isinstance(units[-1], KeepAlive)
+        end = units[-1].position
         connection.confirm(Status(end, end, end))
         deadline = time.monotonic() + WAIT_S
         while database.confirmed() < end:
@@ -173,7 +174,7 @@ def test_only_what_is_confirmed_is_forgotten(database: Database) -> None:
     with ReplicationConnection(database.dsn) as connection:
         connection.start(database.slot, lsn, ["every"])
         database.mark("two")
-        assert rows_of(units_until(connection, Decoder(prefix="mark"), "two")) == []
+        assert rows_of(units_until(connection, Decoder(NumberedTables(), prefix="mark"), "two")) == []
 
 
 def test_keep_alives_report_how_far_the_server_is(database: Database) -> None:
@@ -206,7 +207,7 @@ def test_values_do_not_depend_on_the_settings_of_the_database(database: Database
         )
         database.mark("end")
         connection.start(database.slot, lsn, ["every"])
-        [row] = rows_of(units_until(connection, Decoder(prefix="mark"), "end"))
+        [row] = rows_of(units_until(connection, Decoder(NumberedTables(), prefix="mark"), "end"))
     moment = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     assert row[2:] == (dt.date(2026, 5, 6), moment, b"\0\xff", 0.1 + 0.2)
 

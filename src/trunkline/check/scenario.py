@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol
 
-from trunkline.core.effects import Address, Event, Message, Record
+from trunkline.core.effects import Event, Message, Record
 from trunkline.core.events import Completed as Completed  # re-exported: what monitors observe
 from trunkline.core.events import Invoked as Invoked
 from trunkline.core.events import ProcessEnded as ProcessEnded
@@ -203,9 +203,3 @@ class Scenario:
     drops: tuple[MessageDrop, ...] = ()
     copies: int = 1  # at most so many identical messages are in flight
     smaller: tuple[Callable[[], Scenario], ...] = ()  # simpler versions, tried first when shrinking
-
-
-class Ignores(Protocol):
-    """A role may declare that it ignores a message for good, so that the world can remove it."""
-
-    def ignores(self, source: Address, message: Message) -> bool: ...

@@ -7,7 +7,7 @@ import base64
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,10 +19,14 @@ from trunkline.client.entries import Batch, Entry
 from trunkline.client.log import Log
 from trunkline.errors import NotWritten, Trimmed
 
+if TYPE_CHECKING:
+    from trunkline.cli.read_changes import Seen
+
 TAIL = 10
 READ = """\
 Print entries, one per line. If there are none, a line on standard error explains why. A read that starts at the tail
 succeeds (exit code 0): there are no new entries. A range beyond the tail or below the trim point fails (exit code 1).
+With --changes, the entries of a capture are printed as transactions: a block for each, a line for each change.
 """
 
 Show = Callable[[Batch], bytes]
@@ -34,16 +38,16 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     read.description = READ
     read.add_argument("--from", dest="start", type=position, metavar="A", help="first position (default: the oldest)")
     read.add_argument("--to", dest="until", type=position, metavar="B", help="last position (default: the newest)")
-    _add_raw(read)
+    _add_forms(read)
     read.set_defaults(run=cluster_command(_read))
     tail = _of_log(commands, "tail", "print the last entries")
     tail.add_argument("-n", dest="number", type=count, default=TAIL, metavar="N", help=f"how many (default: {TAIL})")
     tail.add_argument("--follow", "-f", action="store_true", help="then print new entries as they arrive")
-    _add_raw(tail)
+    _add_forms(tail)
     tail.set_defaults(run=_until_interrupted(_tail))
     subscribe = _of_log(commands, "subscribe", "print entries as they arrive, until Ctrl-C")
     subscribe.add_argument("--from", dest="start", type=position, metavar="A", help="from here (default: the oldest)")
-    _add_raw(subscribe)
+    _add_forms(subscribe)
     subscribe.set_defaults(run=_until_interrupted(_subscribe))
     peek = _of_log(commands, "peek", "print the next position to be assigned, and the tail")
     peek.set_defaults(run=cluster_command(_peek))
@@ -59,8 +63,16 @@ def _of_log(commands: argparse._SubParsersAction[Any], name: str, text: str) -> 
     return parser
 
 
-def _add_raw(parser: argparse.ArgumentParser) -> None:
+def _add_forms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="print only the bytes, without separators")
+    parser.add_argument("--changes", action="store_true", help="print the transactions that a capture wrote")
+    parser.add_argument(
+        "--table",
+        dest="tables",
+        action="append",
+        metavar="[SCHEMA.]NAME",
+        help="of --changes: only this table; * and ? match any letters; may be repeated",
+    )
 
 
 def _until_interrupted(work: Work) -> Callable[[argparse.Namespace], int]:
@@ -81,6 +93,9 @@ async def _read(options: argparse.Namespace, cluster: Cluster) -> None:
     if until is not None and start is not None and until < start:
         raise WrongInput(f"--to {until} is before --from {start}; both ends are inclusive")
     log = await cluster.log(options.log)
+    if options.changes:
+        await _read_changes(options, cluster, log)
+        return
     batches = log.batches(start, until, to_tail=True)
     show = _show(options)
     found = 0
@@ -90,6 +105,40 @@ async def _read(options: argparse.Namespace, cluster: Cluster) -> None:
     _flush()
     if not found or (until is not None and batches.next_glsn <= until):
         await _explain_missing(options, cluster, log, found)
+
+
+async def _read_changes(options: argparse.Namespace, cluster: Cluster, log: Log) -> None:
+    seen = await _show_changes(options, cluster, log, options.start, options.until)
+    if not seen.entries or (options.until is not None and seen.following <= options.until):
+        await _explain_missing(options, cluster, log, seen.entries)
+
+
+async def _show_changes(
+    options: argparse.Namespace,
+    cluster: Cluster,
+    log: Log,
+    start: int | None,
+    until: int | None = None,
+    *,
+    follow: bool = False,
+) -> Seen:
+    from trunkline.cli.change_lines import Lines  # needs Arrow
+    from trunkline.cli.read_changes import ChangesView, Wanted
+
+    if options.raw:
+        raise WrongInput("--changes and --raw exclude each other")
+    oldest = (await cluster.describe(options.log)).trim + 1
+    wanted = Wanted(start or oldest, oldest, until, follow, options.tables or ())
+
+    def write(text: str) -> None:
+        _write(text.encode())
+        if follow:
+            _flush()
+
+    lines = Lines(as_json=options.json)
+    seen = await ChangesView(log, wanted, lines, write=write, note=lambda text: _note(options, text)).show()
+    _flush()
+    return seen
 
 
 async def _explain_missing(options: argparse.Namespace, cluster: Cluster, log: Log, found: int) -> None:
@@ -130,7 +179,10 @@ async def _tail(options: argparse.Namespace, cluster: Cluster) -> None:
     oldest = (await cluster.describe(options.log)).trim + 1
     tail = await log.tail()
     start = await _start_of_last(log, oldest, tail, options.number)
-    if options.follow:
+    if options.changes and (options.follow or start < tail):
+        until = None if options.follow else tail - 1
+        await _show_changes(options, cluster, log, start, until, follow=options.follow)
+    elif options.follow:
         await _follow(log, start, options)
     elif start < tail:
         show = _show(options)
@@ -159,7 +211,10 @@ async def _subscribe(options: argparse.Namespace, cluster: Cluster) -> None:
     log = await cluster.log(options.log)
     if options.start is not None and options.start > (tail := await log.tail()):
         _note(options, f"{_end(options.log, tail)}; waiting for {options.start}")
-    await _follow(log, options.start, options)
+    if options.changes:
+        await _show_changes(options, cluster, log, options.start, follow=True)
+    else:
+        await _follow(log, options.start, options)
 
 
 async def _follow(log: Log, start: int | None, options: argparse.Namespace) -> None:
@@ -190,6 +245,8 @@ async def _fill(options: argparse.Namespace, cluster: Cluster) -> None:
 
 
 def _show(options: argparse.Namespace) -> Show:
+    if options.tables:
+        raise WrongInput("--table chooses among the tables of --changes: give that, too")
     if options.json and options.raw:
         raise WrongInput("--json and --raw exclude each other")
     if options.json:

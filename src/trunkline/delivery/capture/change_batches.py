@@ -1,13 +1,11 @@
-"""A range of `pgoutput` messages as one Arrow batch for each table, with the directory of their transactions.
+"""A range of `pgoutput` messages as the rows of each table, with the directory of their transactions.
 
-The batch of a table has the columns `_tx` (index in the directory), `_seq` (order over all tables of the range),
-`_kind` (``RowKind``) and `_unchanged` (the columns that were not sent, one bit each, the first column lowest; null if
-all were sent), and then the table's own.
+The rows are those that an entry holds (``changes/groups.py``), with their places. Numbers of transactions have 32 bits
+in the stream and 64 bits here, so that they can be compared with a snapshot of the server.
 """
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,9 +15,9 @@ import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from trunkline.delivery.capture.pgoutput import Relation, Row, Truncate, parse
+from trunkline.delivery.capture.pgoutput import RelationColumn, Row, Truncate, parse
 from trunkline.delivery.capture.postgres_values import UnfitValue
-from trunkline.delivery.capture.text_columns import TableReader, table_reader
+from trunkline.delivery.capture.text_columns import TableReader
 from trunkline.delivery.capture.tuple_columns import (
     DELETE,
     INSERT,
@@ -33,7 +31,8 @@ from trunkline.delivery.capture.tuple_columns import (
     changed_rows,
     empty_texts,
 )
-from trunkline.delivery.changes.columns import arrow_type
+from trunkline.delivery.changes.groups import Layout, RowKind, TableRows, Transaction
+from trunkline.delivery.changes.schemas import TableSchema
 from trunkline.errors import ProtocolError
 
 BEGIN, COMMIT, TRUNCATE = b"BCT"
@@ -41,24 +40,10 @@ BEGIN_FORM: Final = struct.Struct(">QqI")  # LSN of the commit, its time, transa
 COMMIT_FORM: Final = struct.Struct(">BQQq")  # flags, LSN of the commit, LSN after it, time
 BEGIN_BYTES: Final = BEGIN_FORM.size + 1
 COMMIT_BYTES: Final = COMMIT_FORM.size + 1
+XIDS: Final = 2**32  # then the numbers of transactions repeat in the stream
 EPOCH_MICROS: Final = 946_684_800 * 10**6  # PostgreSQL counts from the year 2000
-HEAD: Final = (
-    pa.field("_tx", pa.uint32()),
-    pa.field("_seq", pa.uint32()),
-    pa.field("_kind", pa.int8()),
-    pa.field("_unchanged", pa.binary()),
-)
 
-
-class RowKind(enum.IntEnum):
-    INSERT = 0
-    DELETE = 1  # the old row
-    UPDATE_OLD = 2
-    UPDATE_NEW = 3
-    TRUNCATE = 4
-    READ = 5  # of a snapshot; the stream has none
-
-
+_NONE: Final = np.empty(0, np.int64)
 _KINDS: Final = np.full(256, RowKind.UPDATE_NEW, np.int8)  # by the kind of a message
 _KINDS[INSERT], _KINDS[DELETE] = RowKind.INSERT, RowKind.DELETE
 
@@ -66,9 +51,9 @@ _KINDS[INSERT], _KINDS[DELETE] = RowKind.INSERT, RowKind.DELETE
 class UnfitChange(UnfitValue):
     """A value that its column's type cannot hold, and its table."""
 
-    def __init__(self, relation: Relation, index: int, row: Row, why: str) -> None:
+    def __init__(self, schema: TableSchema, index: int, row: Row, why: str) -> None:
         super().__init__(index, row, why)
-        self.relation = relation
+        self.schema = schema
 
 
 class OpenTransaction(Struct, frozen=True):
@@ -79,27 +64,21 @@ class OpenTransaction(Struct, frozen=True):
     xid: int
 
 
-class Transaction(Struct, frozen=True):
-    commit_lsn: int
-    end_lsn: int  # after its commit; 0: not known before its commit was read
-    commit_us: int  # since 1970
-    xid: int
-    rows: int
-
-
-class TableRows(Struct, frozen=True):
-    relation: Relation
-    batch: pa.RecordBatch
-
-
 class Table:
-    """One shape of a table, prepared for its rows."""
+    """One version of a table, prepared for its rows. ``key``: the places of the columns that a short old row has."""
 
-    def __init__(self, relation: Relation) -> None:
-        self.relation = relation
-        self.reader: TableReader = table_reader(relation.columns)
-        own = [pa.field(each.name, arrow_type(each)) for each in self.reader.columns]
-        self.schema = pa.schema([*HEAD, *own])
+    def __init__(self, schema: TableSchema, key: Sequence[int] = ()) -> None:
+        self.layout = Layout(schema)
+        self.key = tuple(key)
+        columns = tuple(RelationColumn(each.name, each.type_oid, each.modifier) for each in schema.columns)
+        self.reader = TableReader(columns, schema.vocabulary())
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.layout.schema
+
+
+Tables = Mapping[int, Table | None]  # by the number that the server gives a table; None: its rows are left out
 
 
 class DecodedChanges(Struct, frozen=True):
@@ -110,9 +89,11 @@ class DecodedChanges(Struct, frozen=True):
 
 
 def decoded_changes(
-    messages: Sequence[bytes], tables: Mapping[int, Table], opened: OpenTransaction | None, end_lsn: int
+    messages: Sequence[bytes], tables: Tables, opened: OpenTransaction | None, end_lsn: int, near: int = 0
 ) -> DecodedChanges:
     """The messages are of the kinds B, C, I, U, D and T; ``opened`` is the transaction that they begin in.
+
+    ``near``: a number of a transaction that is less than 2^31 from theirs.
 
     Raises ``ProtocolError`` and ``UnfitChange``.
     """
@@ -122,7 +103,7 @@ def decoded_changes(
     begun = np.cumsum(begin) + (opened is not None)
     if (begun - np.cumsum(commit) != ~commit).any():
         raise _invalid("a Begin, a Commit or a change is out of place")
-    begins = _begins(messages, begin, opened)
+    begins = _begins(messages, begin, opened, near)
     commits = _commits(messages, commit)
     _check_order(begins, commits, end_lsn)
     count, rows = _rows_of(joined, messages, kinds, tables)
@@ -132,12 +113,12 @@ def decoded_changes(
     entry = np.cumsum(kept) - 1  # D3: the place of each transaction among those with rows
     ends = [each[2] for each in commits]
     directory = tuple(
-        Transaction(each.commit_lsn, end, each.commit_us, each.xid, size)
-        for each, end, size in zip(begins, [*ends, 0], sizes.tolist(), strict=False)
+        Transaction(each.commit_lsn, each.commit_us, each.xid, size)
+        for each, size in zip(begins, sizes.tolist(), strict=True)
         if size
     )
     places = _Places(entry[transaction], np.cumsum(count) - count)
-    found = tuple(_batch(tables[oid], numbers, truncations, joined, places) for oid, numbers, truncations in rows)
+    found = tuple(_batch(table, numbers, truncations, joined, places) for table, numbers, truncations in rows)
     still = begins[-1] if len(begins) > len(commits) else None
     return DecodedChanges(directory, found, still, ends[-1] if ends else end_lsn)
 
@@ -150,14 +131,15 @@ def _invalid(why: str) -> ProtocolError:
 
 
 def _begins(
-    messages: Sequence[bytes], which: NDArray[np.bool_], opened: OpenTransaction | None
+    messages: Sequence[bytes], which: NDArray[np.bool_], opened: OpenTransaction | None, near: int
 ) -> list[OpenTransaction]:
     found = [] if opened is None else [opened]
+    first = max(0, near - XIDS // 2)
     for number in np.flatnonzero(which).tolist():
         if len(messages[number]) != BEGIN_BYTES:
             raise _invalid("a Begin has another length")
         lsn, micros, xid = BEGIN_FORM.unpack_from(messages[number], 1)
-        found.append(OpenTransaction(lsn, micros + EPOCH_MICROS, xid))
+        found.append(OpenTransaction(lsn, micros + EPOCH_MICROS, first + (xid - first) % XIDS))
     return found
 
 
@@ -178,7 +160,7 @@ def _check_order(begins: Sequence[OpenTransaction], commits: Sequence[tuple[int,
 
 # --- rows ---
 
-_TableMessages = tuple[int, NDArray[np.int64], list[tuple[int, int]]]  # oid, messages with rows, (message, number)
+_TableMessages = tuple[Table, NDArray[np.int64], list[tuple[int, int]]]  # messages with rows, (message, number)
 
 
 class _Places(Struct, frozen=True):
@@ -189,7 +171,7 @@ class _Places(Struct, frozen=True):
 
 
 def _rows_of(
-    joined: JoinedMessages, messages: Sequence[bytes], kinds: NDArray[np.uint8], tables: Mapping[int, Table]
+    joined: JoinedMessages, messages: Sequence[bytes], kinds: NDArray[np.uint8], tables: Tables
 ) -> tuple[NDArray[np.int64], list[_TableMessages]]:
     """How many rows each message has, and the messages of each table, in the order of their first one."""
     rows = np.flatnonzero((kinds == INSERT) | (kinds == UPDATE) | (kinds == DELETE))
@@ -202,19 +184,33 @@ def _rows_of(
     order = np.argsort(oids, kind="stable")
     names, firsts = np.unique(oids[order], return_index=True)
     found = dict(zip(names.tolist(), np.split(rows[order], firsts[1:]), strict=True)) if len(rows) else {}
-    truncations: dict[int, list[tuple[int, int]]] = {}
+    truncations = _truncations(messages, kinds, tables, count)
+    if unknown := (found.keys() | truncations.keys()) - tables.keys():
+        raise _invalid(f"the table with the number {min(unknown)} was not described before its changes")
+    every: list[tuple[int, int, _TableMessages]] = []
+    for oid in found.keys() | truncations.keys():
+        numbers, cut = found.get(oid, _NONE), truncations.get(oid, [])
+        if (table := tables[oid]) is None:
+            count[numbers] = 0
+        else:
+            first = min([*numbers[:1].tolist(), *(each[0] for each in cut[:1])])
+            every.append((first, oid, (table, numbers, cut)))
+    every.sort(key=lambda each: each[:2])
+    return count, [each for _, _, each in every]
+
+
+def _truncations(
+    messages: Sequence[bytes], kinds: NDArray[np.uint8], tables: Tables, count: NDArray[np.int64]
+) -> dict[int, list[tuple[int, int]]]:
+    """By table, and counted: one message may empty several tables."""
+    found: dict[int, list[tuple[int, int]]] = {}
     for message in np.flatnonzero(kinds == TRUNCATE).tolist():
         truncate = parse(messages[message])
         assert isinstance(truncate, Truncate)
-        count[message] = len(truncate.relations)
-        for number, oid in enumerate(truncate.relations):
-            truncations.setdefault(oid, []).append((message, number))
-    if unknown := (found.keys() | truncations.keys()) - tables.keys():
-        raise _invalid(f"the table with the number {min(unknown)} was not described before its changes")
-    none = np.empty(0, np.int64)
-    every = [(oid, found.get(oid, none), truncations.get(oid, [])) for oid in found.keys() | truncations.keys()]
-    first = {oid: min([*numbers[:1].tolist(), *(each[0] for each in cut[:1])]) for oid, numbers, cut in every}
-    return count, sorted(every, key=lambda each: (first[each[0]], each[0]))
+        for oid in truncate.relations:
+            found.setdefault(oid, []).append((message, int(count[message])))
+            count[message] += tables.get(oid) is not None
+    return found
 
 
 def _batch(
@@ -224,8 +220,7 @@ def _batch(
     joined: JoinedMessages,
     at: _Places,
 ) -> TableRows:
-    columns = len(table.relation.columns)
-    changed = changed_rows(joined, numbers, columns, table.relation.key)
+    changed = changed_rows(joined, numbers, len(table.schema.columns), table.key)
     paired, kind = changed.paired, joined.octets[joined.starts[numbers]]
     kinds = _KINDS[kind]
     kinds[paired] = RowKind.UPDATE_OLD
@@ -245,20 +240,28 @@ def _batch(
     try:
         arrays = table.reader.arrays(texts, joined)
     except UnfitValue as unfit:
-        raise UnfitChange(table.relation, unfit.index, unfit.row, str(unfit)) from unfit
-    head = [_numbers(tx.astype(np.uint32), pa.uint32()), _numbers(seq.astype(np.uint32), pa.uint32())]
-    head += [_numbers(kinds, pa.int8()), _unsent(texts, len(tx))]
-    return TableRows(table.relation, pa.RecordBatch.from_arrays([*head, *arrays], schema=table.schema))
+        raise UnfitChange(table.schema, unfit.index, unfit.row, str(unfit)) from unfit
+    places = placed(tx, seq, kinds)
+    batch = pa.RecordBatch.from_arrays([*places, _unsent(texts, kinds), *arrays], schema=table.layout.arrow)
+    return TableRows(table.schema.number, table.schema.version, batch)
+
+
+def placed(tx: NDArray[Any], seq: NDArray[Any], kinds: NDArray[np.int8]) -> list[pa.Array]:
+    """The first three columns of rows, without a copy where their types fit."""
+    places = [_numbers(tx.astype(np.uint32), pa.uint32()), _numbers(seq.astype(np.uint32), pa.uint32())]
+    return [*places, _numbers(kinds, pa.int8())]
 
 
 def _numbers(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _unsent(texts: Sequence[Texts], rows: int) -> pa.Array:
-    """The bitmaps of `_unchanged`."""
+def _unsent(texts: Sequence[Texts], kinds: NDArray[np.int8]) -> pa.Array:
+    """Which columns the new row of an update did not send. An old row always lacks them if it has its key alone."""
     absent = [each.state == UNSENT for each in texts]
     if not any(each.any() for each in absent):
-        return pa.nulls(rows, pa.binary())
+        return pa.nulls(len(kinds), pa.binary())
     bits: NDArray[Any] = np.packbits(np.stack(absent, axis=1), axis=1, bitorder="little")
-    return pa.array([bytes(row) if row.any() else None for row in bits], pa.binary())
+    new = kinds == RowKind.UPDATE_NEW
+    stated = [bytes(row) if each and row.any() else None for row, each in zip(bits, new.tolist(), strict=True)]
+    return pa.array(stated, pa.binary())

@@ -1,17 +1,17 @@
-"""Decodes a stream of `pgoutput` messages (protocol 1) into groups of whole transactions, columnar for each table.
+"""Decodes a stream of `pgoutput` messages (protocol 1) into units: transactions, columnar for each table.
 
     decoder.feed(messages)                               # in the order of the stream
-    for unit in decoder.units(close=waited_enough): ...  # Group, Part, Relation, Mark, in the order of the stream
+    for unit in decoder.units(close=waited_enough): ...  # in the order of the stream
 
 Rules
  D1  A group holds whole transactions only, in commit order. A transaction beyond the limits becomes parts, numbered
      from 0; the last part holds its commit. So memory is bounded by the limits and by what was fed at once, not by the
      transaction.
- D2  A new or changed shape of a table (Relation) and a watermark (Mark) come between the changes before and after them:
-     they end the group, and inside a transaction a part. So within a unit a table has one shape. A shape that is
-     already known, and logical messages with other prefixes, end nothing.
- D3  Transactions without changes have no place in the directory, but ``Group.end_lsn`` counts them: a group may hold
-     nothing but its ``end_lsn``.
+ D2  Every shape of a table (Relation) and every watermark (Mark) is judged. What follows from it comes between the
+     changes before and after it: it ends the group, and inside a transaction a part. So within a unit a table has one
+     version. If nothing follows, nothing ends.
+ D3  Transactions without changes have no place in the directory, but ``Changes.end`` counts them. A group of nothing
+     else is a ``KeepAlive``.
  D4  The stream is checked: changes lie between Begin and Commit, a Commit belongs to its Begin, transactions come in
      the order of their LSNs, tables are known, and no message is of an unknown kind. Otherwise ``ProtocolError``;
      nothing can be decoded after it.
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -34,42 +34,26 @@ from trunkline.delivery.capture.change_batches import (
     COMMIT_BYTES,
     OpenTransaction,
     Table,
-    TableRows,
-    Transaction,
     decoded_changes,
 )
 from trunkline.delivery.capture.pgoutput import Relation, parse
+from trunkline.delivery.capture.source import Changes, KeepAlive, Unit
+from trunkline.delivery.changes.groups import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Transaction
 from trunkline.errors import ProtocolError
 
 ORDINARY: Final = b"BCIUDT"  # Begin, Commit, changes
 SKIPPED: Final = b"YO"  # names of types, origins
 RELATION, MESSAGE = b"RM"
 MESSAGE_FORM: Final = struct.Struct(">BQ")  # flags, LSN
+LSN_FORM: Final = struct.Struct(">Q")
 TRANSACTIONAL: Final = 1
 
 
 class Limits(Struct, frozen=True):
     """Of a unit. Larger: readers hold more at once; smaller: more entries, each with the cost of an entry."""
 
-    rows: int = 10_000  # messages; an update may have two rows
-    bytes: int = 512 * 1024  # of messages; a single change may exceed it
-
-
-class Group(Struct, frozen=True):
-    """Whole transactions (D1)."""
-
-    transactions: tuple[Transaction, ...]
-    tables: tuple[TableRows, ...]
-    end_lsn: int  # after the last of them
-
-
-class Part(Struct, frozen=True):
-    """Some changes of one transaction. Between its parts there are only shapes and marks (D2)."""
-
-    transaction: Transaction  # its end_lsn is 0 before the last part; rows: of this part
-    tables: tuple[TableRows, ...]
-    index: int
-    last: bool
+    rows: int = GROUP_ROWS_MAX  # messages; an update may have two rows
+    bytes: int = GROUP_BYTES_MAX  # of messages; a single change may exceed it
 
 
 class Mark(Struct, frozen=True):
@@ -81,25 +65,40 @@ class Mark(Struct, frozen=True):
     transactional: bool
 
 
-Unit = Group | Part | Relation | Mark
+class Cut(Struct, frozen=True):
+    """What stands between the changes before and after it: units, and versions of tables from there on."""
+
+    units: tuple[Unit, ...] = ()
+    tables: tuple[tuple[int, Table | None], ...] = ()  # by the number that the server gives a table; None: left out
+
+
+class Judge(Protocol):
+    """Knows what a shape and a mark mean. It is asked in the order of the stream, when they are fed."""
+
+    def relation(self, relation: Relation, lsn: int) -> Cut | None:
+        """``lsn``: where the commit of its transaction begins. ``None``: the table stays as it is."""
+        ...
+
+    def mark(self, mark: Mark) -> Cut | None: ...
 
 
 class Decoder:
-    """One stream. ``tables`` are shapes that the reader knows already; ``prefix`` selects logical messages."""
+    """One stream. ``prefix`` selects logical messages; ``position``: no transaction of the stream ends before it."""
 
-    def __init__(self, limits: Limits | None = None, *, tables: Iterable[Relation] = (), prefix: str = "") -> None:
+    def __init__(self, judge: Judge, limits: Limits | None = None, *, prefix: str = "", position: int = 0) -> None:
+        self.near = 0  # a number of a transaction, less than 2^31 from those in the stream
+        self._judge = judge
         self._limits = limits or Limits()
         self._prefix = prefix
         self._messages: list[bytes] = []
         self._kinds = bytearray()
         self._bytes = 0
-        self._fed = {each.oid: each for each in tables}  # shapes at the end of what was fed
-        self._tables = {each.oid: Table(each) for each in self._fed.values()}  # shapes at the front of it
-        self._cuts: deque[tuple[int, Relation | Mark]] = deque()  # before which message each stands, counted from 0
+        self._tables: dict[int, Table | None] = {}  # at the front of what was fed
+        self._cuts: deque[tuple[int, Cut]] = deque()  # before which message each stands, counted from 0
         self._taken = 0  # messages that left
         self._open: OpenTransaction | None = None  # at the front
         self._parts = 0  # of the open transaction that left
-        self._end_lsn = 0  # of the last commit that left
+        self._end_lsn = position  # of the last commit that left
 
     @property
     def pending(self) -> bool:
@@ -136,9 +135,8 @@ class Decoder:
         while True:
             if self._cuts and self._cuts[0][0] == self._taken:
                 _, cut = self._cuts.popleft()
-                if isinstance(cut, Relation):
-                    self._tables[cut.oid] = Table(cut)
-                yield cut
+                self._tables.update(cut.tables)
+                yield from cut.units
             elif (end := self._end_of_unit(close)) == 0:
                 return
             elif (unit := self._unit(end)) is not None:
@@ -152,20 +150,27 @@ class Decoder:
         self._bytes += sum(map(len, messages))
 
     def _add_cut(self, message: bytes) -> None:
-        cut: Relation | Mark | None = None
+        cut: Cut | None = None
         if message[0] == RELATION:
-            cut = parse_relation(message)
-            if self._fed.get(cut.oid) == cut:
-                return
-            self._fed[cut.oid] = cut
+            cut = self._judge.relation(parse_relation(message), self._commit_lsn())
         elif message[0] == MESSAGE:
-            cut = parse_mark(message)
-            if cut.prefix != self._prefix:
-                return
+            mark = parse_mark(message)
+            cut = self._judge.mark(mark) if mark.prefix == self._prefix else None
         elif message[0] not in SKIPPED:
             raise ProtocolError(f"the server sent a pgoutput message of an unknown kind ({message[:40]!r})")
-        if cut is not None:
+        if cut is None:
+            return
+        if cut.units or any(oid in self._tables for oid, _ in cut.tables):
             self._cuts.append((self._taken + len(self._messages), cut))
+        else:  # a table that is new here has no changes before it
+            self._tables.update(cut.tables)
+
+    def _commit_lsn(self) -> int:
+        """Of the transaction at the end of what was fed."""
+        if (at := self._kinds.rfind(BEGIN)) >= 0:
+            [lsn] = LSN_FORM.unpack_from(self._messages[at], 1)
+            return int(lsn)
+        return self._open.commit_lsn if self._open is not None else self._end_lsn
 
     # --- what leaves ---
 
@@ -207,27 +212,29 @@ class Decoder:
         rows = len(self._kinds) - begins - commits
         return rows <= self._limits.rows and self._bytes - commits * COMMIT_BYTES <= self._limits.bytes
 
-    def _unit(self, end: int) -> Group | Part | None:
-        """The first messages decoded; None if they are a Begin alone."""
+    def _unit(self, end: int) -> Unit | None:
+        """The first messages decoded; None if nothing of them leaves yet."""
         messages = self._messages[:end]
-        decoded = decoded_changes(messages, self._tables, self._open, self._end_lsn)
+        decoded = decoded_changes(messages, self._tables, self._open, self._end_lsn, self.near)
         was_open, ended = self._open, COMMIT in self._kinds[:end]
         del self._messages[:end], self._kinds[:end]
         self._taken += end
-        self._bytes -= sum(map(len, messages))
+        size = sum(map(len, messages))
+        self._bytes -= size
         self._open, self._end_lsn = decoded.open, decoded.end_lsn
         index = self._parts
         if decoded.open is None and index == 0:
-            return Group(decoded.transactions, decoded.tables, decoded.end_lsn)
+            if not decoded.transactions:
+                return KeepAlive(decoded.end_lsn)
+            return Changes(decoded.transactions, decoded.tables, size, end=decoded.end_lsn)
         if not ended and not decoded.transactions:
             return None
         self._parts = 0 if ended else index + 1
-        if decoded.transactions:
-            [transaction] = decoded.transactions
-        else:  # nothing but its commit
+        transactions = decoded.transactions
+        if not transactions:  # nothing but its commit
             assert was_open is not None
-            transaction = Transaction(was_open.commit_lsn, decoded.end_lsn, was_open.commit_us, was_open.xid, 0)
-        return Part(transaction, decoded.tables, index, ended)
+            transactions = (Transaction(was_open.commit_lsn, was_open.commit_us, was_open.xid, 0),)
+        return Changes(transactions, decoded.tables, size, index, ended, decoded.end_lsn if ended else 0)
 
 
 def parse_relation(message: bytes) -> Relation:

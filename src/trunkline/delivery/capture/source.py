@@ -1,7 +1,7 @@
 """What the capture of a database reads: one ordered stream of units, and chunks of tables between its watermarks.
 
 PostgreSQL and MariaDB are such sources. A source is used by one thread. It never writes to the log: the capture decides
-what becomes an entry (``core/capture.py``), and a source never confirms more than it was told.
+what becomes an entry (``core/capture.py``), and what a source may forget (``confirm``).
 
 Rules
  U1  Units come in the order of the stream. Transactions are whole and in commit order; a large one comes in pieces,
@@ -60,8 +60,9 @@ class Changes(Struct, frozen=True):
 class SchemaUnit(Struct, frozen=True):
     """A table begins, changes, is captured again or ends, here in the stream.
 
-    ``must_see``: transactions that ran when the table joined the stream. Some of their rows may never be streamed: a
-    chunk of this table is valid only if its snapshot sees all of them.
+    ``must_see``, of a table that is to be read: every transaction that has begun and that a snapshot taken when this
+    unit is returned would not see. Some of their rows may never be streamed, because they ran when the table joined the
+    stream, and others may be in the log: a chunk of this table is valid only if its snapshot sees all of them.
     """
 
     schema: TableSchema

@@ -5,9 +5,11 @@ Rules
      of another writer.
  E2  A mark, a group, the last part of a transaction and a chunk are *ends*; a window ends at ends only. Schema and
      catalog entries and other parts are none.
- E3  Each entry but a mark has the source's position after the last transaction that ends in it or before it, so that
-     a capture finds where to continue; before the first transaction there is none.
- E4  Each entry but a mark and the first catalog names a catalog before it, from which on all later entries can be read.
+ E3  Each entry but the mark of a take-over has the source's position after the last transaction that ends in it or
+     before it, so that a capture finds where to continue; before the first transaction there may be none. A mark with a
+     position says that the source has no more changes up to it, and nothing else.
+ E4  Each entry but the mark of a take-over and the first catalog names a catalog before it, from which on all later
+     entries can be read.
  E5  Entries are not trusted. One that fails a check raises ``CorruptEntry`` with its position and the reason.
 """
 
@@ -85,6 +87,11 @@ def mark_heading() -> Heading:
     return Heading(EntryKind.MARK, end=True)
 
 
+def position_heading(position: str, catalog: int) -> Heading:
+    """Of a mark that moves the position (E3)."""
+    return Heading(EntryKind.MARK, position, catalog, end=True)
+
+
 def group_heading(position: str, catalog: int) -> Heading:
     return Heading(EntryKind.GROUP, position, catalog, end=True)
 
@@ -116,6 +123,10 @@ class OneTable(Struct, frozen=True):
 class Mark(Struct, frozen=True):
     glsn: int
     heading: Heading
+
+    @property
+    def takes_over(self) -> bool:
+        return self.heading.position is None
 
 
 class SchemaEntry(Struct, frozen=True):
@@ -224,8 +235,8 @@ def _heading(entry: Entry) -> Heading:
         raise Malformed("parts have an index, and no other entries")
     if kind is not EntryKind.PART and heading.end != (kind in (EntryKind.GROUP, EntryKind.CHUNK, EntryKind.MARK)):
         raise Malformed(f"a {kind} is an end, or is not, other than its headers say")
-    if kind is EntryKind.MARK and (position is not None or catalog is not None):
-        raise Malformed("a mark has no position and no catalog")
+    if kind is EntryKind.MARK and (position is None) != (catalog is None):
+        raise Malformed("a mark has a position and a catalog, or neither")
     if position is None and (kind is EntryKind.GROUP or (kind is EntryKind.PART and heading.end)):
         raise Malformed("the end of a transaction has no position")
     if catalog is None and kind not in (EntryKind.MARK, EntryKind.CATALOG):

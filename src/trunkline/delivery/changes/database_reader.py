@@ -3,8 +3,8 @@
 Rules
  R1  A reader begins at a catalog and takes every entry after it. An entry that does not follow the one before it is
      corrupt: a lost, repeated or moved one never passes for other rows.
- R2  The parts of a transaction follow each other; only schema entries may lie between. After a mark they begin again,
-     and parts without a last part are forgotten. Anything else between parts is corrupt.
+ R2  The parts of a transaction follow each other; only schema entries may lie between. After the mark of a take-over
+     they begin again, and parts without a last part are forgotten. Anything else between parts is corrupt.
  R3  A table can be read at an end once the last chunk of its generation is there. A new generation empties it, and so
      does the first chunk of a table without a key: its snapshot has all rows of the changes before.
  R4  A catalog must say what the entries before it said. Rows after it have versions that it names, or later ones.
@@ -19,6 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.delivery.changes.database_entries import (
     CatalogEntry,
@@ -70,6 +71,7 @@ class End(Struct, frozen=True):
 class _OpenParts(Struct, frozen=True):
     transaction: Transaction
     following: int  # index of the next part
+    counts: dict[int, int]  # rows of each table so far
 
 
 class DatabaseReader:
@@ -91,7 +93,7 @@ class DatabaseReader:
 
     def tables(self) -> tuple[CatalogTable, ...]:
         """All tables, with every version whose rows may follow, by number."""
-        return tuple(self._tables[number] for number in sorted(self._tables))
+        return tuple(replace(self._tables[number], rows=self._counts[number]) for number in sorted(self._tables))
 
     def catalog(self) -> Catalog:
         """What a catalog entry that follows has to say."""
@@ -130,7 +132,7 @@ class DatabaseReader:
         if entry.glsn <= self._glsn:
             raise Malformed(f"it comes after entry {self._glsn}")
         self._glsn = entry.glsn
-        if self._open is not None and not isinstance(entry, Part | SchemaEntry | Mark):
+        if self._open is not None and not _may_lie_between_parts(entry):
             raise Malformed(f"it lies between parts of the transaction {self._open.transaction.xid}")
         if (named := entry.heading.catalog) is not None and named > self._catalog_glsn:
             raise Malformed(f"it names the catalog {named}, and there is none after {self._catalog_glsn}")
@@ -151,8 +153,10 @@ class DatabaseReader:
 
     def _group(self, entry: Group, rows: bool) -> Step:
         self._check_follows(entry.head.after)
+        found = Step(entry.glsn, entry.head.transactions, self._rows(entry, rows), end=True)
         self._lsn = entry.head.transactions[-1].lsn
-        return Step(entry.glsn, entry.head.transactions, self._rows(entry, rows), end=True)
+        self._count({}, entry)
+        return found
 
     def _part(self, entry: Part, rows: bool) -> Step:
         self._check_follows(entry.head.after)
@@ -163,10 +167,12 @@ class DatabaseReader:
         if self._open is not None and _identity(self._open.transaction) != _identity(transaction):
             raise Malformed("it is a part of another transaction than the part before")
         found = Step(entry.glsn, (transaction,), self._rows(entry, rows), end=entry.heading.end)
+        before = {} if self._open is None else self._open.counts
         if entry.heading.end:
             self._open, self._lsn = None, transaction.lsn
+            self._count(before, entry)
         else:
-            self._open = _OpenParts(transaction, entry.index + 1)
+            self._open = _OpenParts(transaction, entry.index + 1, _added(before, entry))
         return found
 
     def _chunk(self, entry: Chunk, rows: bool) -> Step:
@@ -184,7 +190,14 @@ class DatabaseReader:
         emptied = (share.number,) if not head.chunk and not table.newest.key else ()
         found = Step(entry.glsn, (), self._rows(entry, rows), emptied, end=True)
         self._put(CatalogTable(table.schemas, head.complete, head.chunk + 1, head.cursor))
+        self._count({}, entry)
         return found
+
+    def _count(self, before: dict[int, int], entry: Group | Chunk) -> None:
+        """The rows of an entry that ends, and of the parts before it."""
+        for number, rows in _added(before, entry).items():
+            if number in self._counts:  # not dropped between the parts
+                self._counts[number] += rows
 
     def _rows(self, entry: Group | Chunk, wanted: bool) -> tuple[TableRows, ...]:
         chosen = {share.number for share in entry.head.tables} if wanted else set()
@@ -199,6 +212,7 @@ class DatabaseReader:
             if number != self._next_number or SchemaChange.CREATED not in schema.changes:
                 raise Malformed(f"there is no table {number}, and the next new one has number {self._next_number}")
             self._put(CatalogTable((schema,)))
+            self._counts[number] = 0
             self._next_number += 1
         else:
             check_step(table.newest, schema)
@@ -212,6 +226,7 @@ class DatabaseReader:
             schemas = (schema,) if recaptured else (*table.schemas, schema)
             state = (False, 0, None) if recaptured else (table.complete, table.chunks, table.cursor)
             self._put(CatalogTable(schemas, *state))
+            self._counts[number] = 0 if recaptured else self._counts[number]
         self._layouts[number, schema.version] = Layout(schema)
         self._history.setdefault(number, []).append(schema)
         return (number,) if schema.generation > 1 and self._tables[number].schemas == (schema,) else ()
@@ -226,6 +241,7 @@ class DatabaseReader:
 
     def _forget(self, number: int) -> None:
         table = self._tables.pop(number)
+        del self._counts[number]
         self._incomplete.discard(number)
         for schema in table.schemas:
             del self._layouts[number, schema.version]
@@ -250,6 +266,7 @@ class DatabaseReader:
     def _adopt(self, catalog: Catalog) -> None:
         self._epoch, self._lsn, self._next_number = catalog.epoch, catalog.lsn, catalog.next_number
         self._tables = {table.newest.number: table for table in catalog.tables}
+        self._counts = {table.newest.number: table.rows for table in catalog.tables}
         self._incomplete = {table.newest.number for table in catalog.tables if not table.complete}
         self._layouts: dict[tuple[int, int], Layout] = {
             (schema.number, schema.version): Layout(schema) for table in catalog.tables for schema in table.schemas
@@ -266,6 +283,18 @@ def _identity(transaction: Transaction) -> tuple[int, int, int]:
     return (transaction.lsn, transaction.commit_us, transaction.xid)
 
 
+def _may_lie_between_parts(entry: DatabaseEntry) -> bool:
+    return isinstance(entry, Part | SchemaEntry) or (isinstance(entry, Mark) and entry.takes_over)
+
+
+def _added(counts: dict[int, int], entry: Group | Chunk) -> dict[int, int]:
+    """With the rows that the head of an entry states for each table."""
+    found = dict(counts)
+    for share in entry.head.tables:
+        found[share.number] = found.get(share.number, 0) + share.rows
+    return found
+
+
 def _check_same(found: Catalog, known: Catalog) -> None:
     said = {table.newest.number: table for table in found.tables}
     for table in known.tables:
@@ -273,7 +302,7 @@ def _check_same(found: Catalog, known: Catalog) -> None:
         if (
             other is None
             or other.schemas != table.schemas[-len(other.schemas) :]
-            or (other.complete, other.chunks, other.cursor) != (table.complete, table.chunks, table.cursor)
+            or replace(other, schemas=table.schemas) != table
         ):
             raise Malformed(f"its catalog has table {table.newest.number} other than the entries before it")
     if said:
@@ -286,7 +315,7 @@ def _check_replaced(found: Catalog, known: Catalog) -> None:
         raise Malformed("its catalog uses numbers of tables again")
     for table in found.tables:
         older = before.get(table.newest.number)
-        if table.chunks or (older is None and table.newest.number < known.next_number):
+        if table.chunks or table.rows or (older is None and table.newest.number < known.next_number):
             raise Malformed(f"the source was replaced, and table {table.newest.number} is not captured again")
         if older is not None:
             if older.generation == table.newest.generation or len(table.schemas) > 1:

@@ -79,6 +79,7 @@ class TableSchema(Struct, frozen=True, forbid_unknown_fields=True):
     identity: Identity
     changes: Annotated[tuple[SchemaChange, ...], Meta(min_length=1, max_length=len(SchemaChange))]
     defaults: bytes = b""  # a batch of one row: the values of rows that are older than a column; empty: all are NULL
+    storage: Natural = 0  # of its rows in the source: PostgreSQL's relfilenode; another one: the rows were rewritten
 
     def vocabulary(self) -> Columns:
         return tuple(Column(column.name, column.type) for column in self.columns)
@@ -95,6 +96,7 @@ class CatalogTable(Struct, frozen=True, forbid_unknown_fields=True):
     complete: bool = False
     chunks: Natural = 0  # of this generation, so far
     cursor: bytes | None = None  # where the next chunk begins
+    rows: Natural = 0  # changes and read rows of this generation, so far
 
     @property
     def newest(self) -> TableSchema:
