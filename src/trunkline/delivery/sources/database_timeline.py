@@ -108,7 +108,7 @@ class TableTimeline:
             self._points = [(self._end, _table_at(tip, found))]
             self._older, self._stops, self._touches, self._touched_after = {}, [], [], tip.glsn
         elif found is None and self.number and not self._lost:
-            table = tip.table(self.number)
+            table = tip.find(self.number)
             self._lost = "was dropped" if table is None else f"is {qualified(table.newest)} now"
 
     def _ended(self, tip: DatabaseReader, end: int) -> None:
@@ -270,5 +270,5 @@ class TableTimeline:
 
 
 def _table_at(reader: DatabaseReader, number: int) -> TableAt | None:
-    table = reader.table(number)
+    table = reader.find(number)
     return None if table is None else TableAt(table.newest, table.complete, table.chunks)
