@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -32,12 +33,17 @@ DOCUMENTS_SEED: Seed = replace(SEED, columns=DOCUMENTS, key=KEY)
 DOCUMENTS_FLUSH: Flush = replace(FLUSH, columns=DOCUMENTS, key=KEY)
 LARGE = "large % \u00fc \"'" * 5_000
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 Partial = tuple[Op, Row, tuple[int, str] | None]  # what is stated, and the key that the row had
 
 
-def document(number: int, **changed: Any) -> Row:
-    row = {"id": number, "part": PART.format(number), "title": f"title {number}", "body": f"{LARGE}{number}"}
+def document(number: int, **changed: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": number,
+        "part": PART.format(number),
+        "title": f"title {number}",
+        "body": f"{LARGE}{number}",
+    }
     row |= {"raw": bytes([number, 0, 255]), "tags": ["a", None, f'{number},"'], "at": None, "price": None}
     return row | changed
 
