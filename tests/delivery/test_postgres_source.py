@@ -39,7 +39,7 @@ class Shop:
             return connection.execute(query.encode()).fetchall()
 
     def lsn(self) -> int:
-        return int(self.rows("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")[0][0])
+        return int(self.rows("SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint")[0][0])
 
     def source(self, *tables: str, limits: Limits | None = None) -> PostgresSource:
         database = PostgresDatabase(ServerAddress(self.dsn), self.slot, tables or ("public.*",))

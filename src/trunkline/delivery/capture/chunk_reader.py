@@ -62,7 +62,7 @@ AGAIN_S: Final = 0.2
 AGAIN_S_MAX: Final = 5.0
 WHOLE_LOCK_MS: Final = 1_000  # writers wait as long; shorter: a table with long transactions is never locked
 IN_KEY_ORDER: Final = (  # a sort of the whole table for each chunk would cost more than any index
-    "SET enable_seqscan = off; SET enable_sort = off; SET enable_bitmapscan = off; SET jit = off; "
+    "SET enable_seqscan = off; SET enable_sort = off; SET enable_bitmapscan = off; "
     "SET max_parallel_workers_per_gather = 0"
 )
 BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"

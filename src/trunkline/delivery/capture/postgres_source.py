@@ -51,6 +51,7 @@ from trunkline.delivery.capture.table_patterns import TablePatterns
 from trunkline.errors import ConfigError, Unreachable
 
 LOOK_S: Final = 1.0  # between looks at the catalog; longer: new tables wait; shorter: more queries
+LOOK_S_MAX: Final = 10.0
 LOOK_SHARE_MAX: Final = 20  # a look takes one part of so many of the time, at most
 LAG: Final = (
     "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, coalesce((SELECT pg_current_wal_flush_lsn() - "
@@ -265,8 +266,10 @@ class PostgresSource:
             if number is not None:
                 message = message_text(LookMessage(stream.reader, number))
                 session.execute(EMIT_FLUSHED, (self._prefix, message))
+        stream.connection.ask()
         now = time.monotonic()
-        stream.look_at = now + max(self._look_s, LOOK_SHARE_MAX * (now - began))
+        idle = not units and number is None
+        stream.look_at = now + max(self._look_s, min(LOOK_S_MAX, LOOK_SHARE_MAX * (now - began)) if idle else 0)
         return units
 
     # --- sessions ---

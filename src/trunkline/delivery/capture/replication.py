@@ -269,6 +269,13 @@ class ReplicationConnection:
         except psycopg.Error as error:
             raise self._failure(error) from error
 
+    def ask(self) -> None:
+        """Let the server send a keep-alive now: without changes it sends none of its own for half a minute."""
+        try:
+            self._send(request=True)
+        except psycopg.Error as error:
+            raise self._failure(error) from error
+
     def _send(self, *, request: bool) -> None:
         """A status that cannot leave now is replaced by a later one: the buffer holds one at most."""
         self._flush()

@@ -20,9 +20,10 @@ from trunkline.delivery.backends.postgres_session import CONNECT_S, KEEPALIVE, L
 from trunkline.delivery.capture.postgres import SESSION
 from trunkline.errors import ConfigError, TrunklineError, Unreachable
 
-STEADY: Final = (  # names are complete, no default of the server ends a session, no standby delays a commit
-    "SET search_path = ''; SET statement_timeout = 0; SET idle_session_timeout = 0; SET synchronous_commit = local; "
-    f"SET idle_in_transaction_session_timeout = 0; SET lock_timeout = {LOCK_MS}; SET standard_conforming_strings = on"
+STEADY: Final = (  # names are complete, no default ends a session, no standby delays a commit, no query is compiled
+    "SET search_path = ''; SET jit = off; SET statement_timeout = 0; SET idle_session_timeout = 0; "
+    "SET idle_in_transaction_session_timeout = 0; SET synchronous_commit = local; "
+    f"SET lock_timeout = {LOCK_MS}; SET standard_conforming_strings = on"
 )
 UNDEFINED_TABLE: Final = "42P01"
 
