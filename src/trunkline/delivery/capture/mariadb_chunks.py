@@ -21,7 +21,7 @@ import pymysql
 from msgspec import Struct
 
 from trunkline.delivery.capture.mariadb_catalog import Server, position_now
-from trunkline.delivery.capture.mariadb_connection import Dsn, ServerRefused, Session, quoted, texts
+from trunkline.delivery.capture.mariadb_connection import LOCK_WAIT, Dsn, ServerRefused, Session, quoted, texts
 from trunkline.delivery.capture.mariadb_types import Family
 from trunkline.delivery.capture.mariadb_values import expression, from_texts
 from trunkline.delivery.changes.groups import Layout, RowKind, TableRows, table_rows
@@ -88,7 +88,7 @@ class ChunkReader:
             high = position_now(session, self._server) if self._session is not None else self._now()
         except ServerRefused as error:
             self.close()
-            raise ShapeChanged(str(error)) from None
+            raise Locked if error.code == LOCK_WAIT else ShapeChanged(str(error)) from None
         except BaseException:
             self.close()
             raise
@@ -111,7 +111,7 @@ class ChunkReader:
             high = position_now(locking, self._server)
         except ServerRefused as error:
             self.close()
-            raise ShapeChanged(str(error)) from None
+            raise Locked if error.code == LOCK_WAIT else ShapeChanged(str(error)) from None
         except BaseException:
             self.close()
             raise
