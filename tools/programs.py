@@ -25,8 +25,8 @@ class Program:
 SPARK = ("tests/delivery", "tests/spark", "tests/cli/test_deliver.py", "tests/cli/test_deliver_words.py")
 SYSTEM_DELIVERY = ("tests/system/test_capture_to_tables.py", "tests/system/test_delivery_kills.py")
 WITH_POSTGRES = (
-    *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard", "bench/delivery.py"),
-    *SYSTEM_DELIVERY,
+    *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard"),
+    *("bench/capture.py", "bench/delivery.py", *SYSTEM_DELIVERY),
 )
 WITH_MARIADB = ("tests/delivery", "bench/capture_mariadb.py")
 WITH_ETCD = (
@@ -56,11 +56,12 @@ TABLE = (
     Program("mariadbd", "mariadb-server", WITH_MARIADB, "the tests with MariaDB will be skipped"),
     Program("mariadb-install-db", "mariadb-server", WITH_MARIADB, "the tests with MariaDB will be skipped"),
     Program("initdb", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
+    Program("pgbench", "postgresql", ("bench/capture.py",), "there is no load to capture"),
     # pip can install Java, too, without root: `run` tries that first.
     Program(
         "java",
         "openjdk-17-jre-headless",
-        (*SPARK, *SYSTEM_DELIVERY, *DEMO, "bench/delivery.py", "bench/spark.py"),
+        (*SPARK, *SYSTEM_DELIVERY, *DEMO, "bench/capture.py", "bench/delivery.py", "bench/spark.py"),
         "the tests with Spark will be skipped",
     ),
     Program("mmdebstrap", "mmdebstrap", ("tools/fresh.py",), "there is no bare Debian to test on"),

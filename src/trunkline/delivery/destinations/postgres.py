@@ -38,8 +38,18 @@ from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Columns, check_columns, evolution
 from trunkline.delivery.changes.rows import OP_COLUMN, RESERVED_PREFIX, Mode, Op
 from trunkline.delivery.config.addresses import PostgresAddress
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached, stored_mark
+from trunkline.delivery.destinations.contract import (
+    Applied,
+    Flush,
+    Seed,
+    Standing,
+    checked_steps,
+    judged,
+    reached,
+    stored_mark,
+)
 from trunkline.delivery.destinations.postgres_copy import RowChunk, chunks, filled_columns, read, select, shared_encoder
+from trunkline.delivery.destinations.postgres_steps import follow_steps
 from trunkline.delivery.destinations.postgres_table import (
     PostgresNames,
     PostgresTableState,
@@ -145,8 +155,8 @@ class PostgresDestination:
                 return done
             if found.record is None:
                 found = self._claim(flush.source)
-            columns = self._evolve(found, flush)
-            applied = Applied(flush.through)
+            found, columns, reshaped = self._shaped(found, flush)
+            applied = Applied(flush.through, reshaped=reshaped)
             for rows in chunks(staged, [OP_COLUMN, *(column.name for column in flush.columns)]):
                 applied = self._apply(flush, rows, applied, found.key_index(flush.key))
             self._write_position(flush, columns, found)
@@ -167,6 +177,22 @@ class PostgresDestination:
         if done.rowcount == 0:
             raise Unreachable(f"{self._what}: another deliverer began to write it at the same time; retrying")
         return msgspec.structs.replace(found, record=None)
+
+    def _shaped(self, found: PostgresTableState, flush: Flush) -> tuple[PostgresTableState, Columns | None, str]:
+        """The table as the source's rows need it (T6), its columns if they changed, and the steps that it followed."""
+        steps = checked_steps(flush, found.columns(), self._what) if found.exists else None
+        if steps is None:
+            return found, self._evolve(found, flush), ""
+        self._check_delivered(found, replace_existing=False)
+        check_columns(flush.columns, flush.key, None)
+        try:
+            follow_steps(self._session, self._names.table, steps)
+        except DestinationHalted as error:  # a default that PostgreSQL cannot hold
+            raise self._halted(str(error)) from error
+        columns = steps.followed(found.columns())
+        after = msgspec.structs.replace(self._read_state(self._session), remembered=columns)
+        self._evolve(after, flush)
+        return msgspec.structs.replace(after, record=found.record), columns, steps.spelled()
 
     def _evolve(self, found: PostgresTableState, flush: Flush) -> Columns | None:
         """Make the table accept the source's rows (T6); returns its columns if they changed."""
@@ -214,6 +240,7 @@ class PostgresDestination:
             so_far.written + written,
             so_far.duplicates + duplicates,
             so_far.missing + missing,
+            reshaped=so_far.reshaped,
         )
 
     def _remove(self, flush: Flush, rows: pa.Table, chunk: RowChunk, known: int) -> tuple[int, int]:
