@@ -30,18 +30,33 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
+# First words of statements that change no captured row.
 HARMLESS: Final = frozenset(
-    "ANALYZE BEGIN CHECK FLUSH GRANT OPTIMIZE REPAIR REVOKE SAVEPOINT RELEASE SET USE START INSTALL UNINSTALL "
-    "SHUTDOWN BINLOG LOCK UNLOCK KILL RESET PURGE CHANGE".split()
-)  # first words of statements that change no captured row
-HARMLESS_OBJECTS: Final = frozenset(
-    "USER ROLE VIEW TRIGGER PROCEDURE FUNCTION EVENT INDEX UNIQUE FULLTEXT SPATIAL SEQUENCE SERVER DEFINER ALGORITHM SQL "
-    "AGGREGATE PACKAGE TABLESPACE LOGFILE TEMPORARY".split()
-)  # what CREATE, ALTER and DROP may name instead of a table
-NEUTRAL_OPTIONS: Final = frozenset("COMMENT AUTO_INCREMENT ROW_FORMAT STATS_PERSISTENT KEY_BLOCK_SIZE FORCE".split())
-COLUMN_WORDS: Final = frozenset(
-    "NOT NULL DEFAULT COMMENT COLLATE CHARACTER CHARSET INVISIBLE VISIBLE FIRST AFTER UNSIGNED SIGNED ZEROFILL SET".split()
+    {
+        *("ANALYZE", "BEGIN", "CHECK", "FLUSH", "GRANT", "OPTIMIZE", "REPAIR", "REVOKE", "SAVEPOINT", "RELEASE", "SET"),
+        *("USE", "START", "INSTALL", "UNINSTALL", "SHUTDOWN", "LOCK", "UNLOCK", "KILL", "RESET", "PURGE", "CHANGE"),
+    }
 )
+# What CREATE, ALTER and DROP may name instead of a table.
+HARMLESS_OBJECTS: Final = frozenset(
+    {
+        *(
+            "USER",
+            "ROLE",
+            "VIEW",
+            "TRIGGER",
+            "PROCEDURE",
+            "FUNCTION",
+            "EVENT",
+            "INDEX",
+            "UNIQUE",
+            "FULLTEXT",
+            "SPATIAL",
+        ),
+        *("SEQUENCE", "SERVER", "DEFINER", "ALGORITHM", "SQL", "AGGREGATE", "PACKAGE", "TABLESPACE", "TEMPORARY"),
+    }
+)
+NEUTRAL_OPTIONS: Final = frozenset({"COMMENT", "AUTO_INCREMENT", "ROW_FORMAT", "STATS_PERSISTENT", "KEY_BLOCK_SIZE"})
 
 
 class Token(Struct, frozen=True):
@@ -96,7 +111,9 @@ def parsed(query: Query) -> Statement:
     if first == "ROLLBACK":
         return Statement("ROLLBACK TO" if second else "ROLLBACK")
     if first == "XA":
-        return Statement(f"XA {second}" if second in ("END", "COMMIT", "ROLLBACK") else "NOTHING", text.split(None, 2)[-1])
+        return Statement(
+            f"XA {second}" if second in ("END", "COMMIT", "ROLLBACK") else "NOTHING", text.split(None, 2)[-1]
+        )
     if first in ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "SELECT", "EXECUTE", "HANDLER"):
         return Statement("ROWS", text, words=words)
     unclear = Statement("UNCLEAR", text, words=words)
@@ -117,7 +134,9 @@ def _tokens(query: Query) -> list[Token]:
             found.append(Token(kind, text[1:-1].replace("``", "`")))
         elif kind in ("text", "double"):
             found.append(Token("text", _unescaped(text)))
-        elif kind == "symbol" and text in "'\"`" or text == "/" and query.statement[match.start() : match.start() + 2] == "/*":
+        elif (kind == "symbol" and text in "'\"`") or (
+            text == "/" and query.statement[match.start() : match.start() + 2] == "/*"
+        ):
             found.append(Token("odd", text))  # an open quote, or a comment that is executed
         elif kind != "space":
             found.append(Token(kind, text))
@@ -248,7 +267,8 @@ class _Parser:
             raise _Unclear  # ALTER IGNORE removes rows
         self._takes("IF", "EXISTS")
         name = self._name()
-        start, renamed = self._at, ()
+        start = self._at
+        renamed: tuple[Name, ...] = ()
         try:
             changes: list[ColumnChange] = []
             while True:
@@ -300,7 +320,11 @@ class _Parser:
             self._takes("COLUMN"), self._takes("IF", "EXISTS")
             column = self._word()
             return [self._defined("change", column, self._word())]
-        if self._takes("ALGORITHM") or self._takes("LOCK") or self._peek() in NEUTRAL_OPTIONS and self._takes(self._peek()):
+        if (
+            self._takes("ALGORITHM")
+            or self._takes("LOCK")
+            or (self._peek() in NEUTRAL_OPTIONS and self._takes(self._peek()))
+        ):
             self._option()
             return []
         raise _Unclear
@@ -383,7 +407,10 @@ class _Parser:
     def _type(self) -> str:
         """As text; texts in it (labels) are left out."""
         words = [self._word()]
-        if words[0].upper() in ("DOUBLE", "CHARACTER", "CHAR", "LONG", "NATIONAL") and self._peek() in ("PRECISION", "VARYING"):
+        if words[0].upper() in ("DOUBLE", "CHARACTER", "CHAR", "LONG", "NATIONAL") and self._peek() in (
+            "PRECISION",
+            "VARYING",
+        ):
             self._next()
         if self._takes("("):
             words.append("(")

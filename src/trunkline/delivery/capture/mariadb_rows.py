@@ -81,7 +81,7 @@ class TableReader:
     def _row(self, body: bytes, at: int) -> tuple[Values, int]:
         nulls = int.from_bytes(body[at : at + self._width], "little")
         at += self._width
-        values = []
+        values: Values = []
         append = values.append
         if not nulls:
             for read in self._reads:
@@ -109,7 +109,9 @@ class TableReader:
                     "then leave the table out and start again, so that it is captured anew afterwards"
                 ) from None
         if any(arrays[place].null_count for place in self._key):
-            raise ConfigError(f"a key of {self.text} is a date with a zero month or day; correct it, or leave the table out")
+            raise ConfigError(
+                f"a key of {self.text} is a date with a zero month or day; correct it, or leave the table out"
+            )
         return table_rows(self.layout, arrays, tx=tx, seq=seq, kind=kind)
 
 

@@ -56,7 +56,7 @@ class Shapes:
     def _created(self, statement: Statement, at: int) -> Iterator[SchemaUnit]:
         [name] = statement.names
         held = self._tables.find(name)
-        if not self._patterns.match(name) or held is not None and held.storage >= at:
+        if not self._patterns.match(name) or (held is not None and held.storage >= at):
             return
         if held is not None and held.number in self.found and statement.text != "IF NOT EXISTS":
             self.found.discard(held.number)  # this is its creation: it is known since the stream began
@@ -186,7 +186,9 @@ class Shapes:
 def _shape(change: ColumnChange) -> Declared:
     shape = declared(change.type)
     if shape is None:
-        raise ConfigError(f"column {change.new_name!r} has the type {change.type!r}, which cannot be captured; change it")
+        raise ConfigError(
+            f"column {change.new_name!r} has the type {change.type!r}, which cannot be captured; change it"
+        )
     return shape
 
 
@@ -206,11 +208,15 @@ def _retyped(column: SourceColumn, shape: Declared) -> SourceColumn:
     same = (column.type, column.type_oid) == (shape.type, shape.family)
     if same and shape.family in SIZED and not 0 <= column.modifier <= shape.modifier:
         raise _Unsure(f"values of {column.name!r} may have been cut")
-    if same and shape.family in UNCERTAIN and column.modifier != shape.modifier or shape.family in (Family.ENUM, Family.SET):
+    if (same and shape.family in UNCERTAIN and column.modifier != shape.modifier) or shape.family in (
+        Family.ENUM,
+        Family.SET,
+    ):
         raise _Unsure(f"values of {column.name!r} may have changed")
-    if not same and not (column.type_oid == shape.family and widens(column.type, shape.type)):
-        if (column.type_oid, shape.family) != (Family.FLOAT, Family.DOUBLE):
-            raise _Unsure(f"{column.name!r} turned from {column.type} into {shape.type}")
+    families = (column.type_oid, int(shape.family))
+    wider = families in ((families[0], families[0]), (Family.FLOAT, Family.DOUBLE)) and widens(column.type, shape.type)
+    if not same and not wider:
+        raise _Unsure(f"{column.name!r} turned from {column.type} into {shape.type}")
     return replace(column, type=shape.type, type_oid=int(shape.family), modifier=shape.modifier)
 
 

@@ -146,7 +146,7 @@ class MariaSource:
         stream = self._stream = Stream(server, self._patterns, tables, self._look, position, self._limits)
         for schema in list(tables):
             name = (schema.schema, schema.name)
-            if not self._patterns.match(name) or start.position == 0 and name not in found:
+            if not self._patterns.match(name) or (start.position == 0 and name not in found):
                 stream.put(tables.drop(schema, position))
             elif start.position == 0:
                 stream.put(tables.recapture(schema, found[name], position, "changes of the source were lost"))
@@ -156,8 +156,8 @@ class MariaSource:
                 stream.found(unit.schema.number)
                 stream.put(unit)
         for number in _broken_off(start.catalog):
-            if start.position and (schema := tables.get(number)) is not None:
-                stream.put(tables.recapture(schema, None, position, "it has no key, and was not read to its end"))
+            if start.position and (partial := tables.get(number)) is not None:
+                stream.put(tables.recapture(partial, None, position, "it has no key, and was not read to its end"))
         self._told = position
         return position
 
@@ -299,4 +299,6 @@ def _broken_off(catalog: Catalog | None) -> list[int]:
     """Tables without a key of which the log has some rows, and not all."""
     if catalog is None:
         return []
-    return [table.newest.number for table in catalog.tables if not table.newest.key and table.chunks and not table.complete]
+    return [
+        table.newest.number for table in catalog.tables if not table.newest.key and table.chunks and not table.complete
+    ]

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.delivery.capture import mariadb_events as events
-from trunkline.delivery.capture.mariadb_catalog import OFFSET_BITS, OFFSET_MAX, Name, Patterns, SeenTable, Server
+from trunkline.delivery.capture.mariadb_catalog import OFFSET_MAX, Name, Patterns, SeenTable, Server
 from trunkline.delivery.capture.mariadb_ddl import Statement, parsed
 from trunkline.delivery.capture.mariadb_events import Event, GtidFlag, Kind, Query
 from trunkline.delivery.capture.mariadb_rows import Gathering, Limits, TableReader, truncation
@@ -131,7 +131,7 @@ class Stream:
             self.whole = max(self.whole, self._at)
 
     def _advance(self, event: Event) -> None:
-        """Offsets of events are 32 bits; files may be longer. Before a table map the server leaves out the statement."""
+        """Offsets of events have 32 bits; files may be longer. The server leaves statements before table maps out."""
         if event.end == 0 or event.flags & events.ARTIFICIAL:
             return
         self._at += event.size
@@ -148,8 +148,10 @@ class Stream:
         position = self._server.position(name, offset)
         if position == self._at:
             return
-        if self._open is not None or position < self._at and self._checked:
-            raise ProtocolError("a binlog file ends inside a transaction, or an earlier one follows; restart the capture")
+        if self._open is not None or (position < self._at and self._checked):
+            raise ProtocolError(
+                "a binlog file ends inside a transaction, or an earlier one follows; restart the capture"
+            )
         self._maps.clear()
         self._readers.clear()  # numbers of tables begin anew when the server restarts
         self._at = position
@@ -329,7 +331,9 @@ class Stream:
         whole = head.columns == len(reader.wire) and all(_count(mask) == head.columns for mask in head.masks)
         if not whole:
             if reader.schema.storage < self._opened().begin:  # once in a transaction
-                self._recapture([reader.schema.number], "rows in the binlog lack columns: binlog_row_image was not FULL")
+                self._recapture(
+                    [reader.schema.number], "rows in the binlog lack columns: binlog_row_image was not FULL"
+                )
             return
         self._gathering.add(reader, reader.rows(event.kind, body, head.at), len(body))
         if self._opened().prepared:

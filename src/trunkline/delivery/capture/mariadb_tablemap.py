@@ -155,15 +155,15 @@ def _completed(described: list[tuple[int, int, int]], fields: Mapping[int, bytes
         **_collations(labelled, fields.get(LABEL_DEFAULT_CHARSET), fields.get(LABEL_CHARSET)),
     }
     labels: dict[int, tuple[bytes, ...]] = {}
-    for field, kind in ((SETS, Wire.SET), (ENUMS, Wire.ENUM)):
-        places = [place for place in labelled if described[place][0] == kind]
+    for field, labelling in ((SETS, Wire.SET), (ENUMS, Wire.ENUM)):
+        places = [place for place in labelled if described[place][0] == labelling]
         labels |= dict(zip(places, _labels(fields.get(field, b"")), strict=False))
-    names = list(_texts(fields[NAMES])) if NAMES in fields else [""] * len(described)
+    names = list(_texts(fields[NAMES])) if NAMES in fields else [b""] * len(described)
     if len(names) != len(described):
         raise malformed("a table has another number of names than columns")
     for place, (kind, first, second) in enumerate(described):
         yield WireColumn(
-            names[place].decode() if isinstance(names[place], bytes) else "",
+            names[place].decode(),
             kind,
             first,
             second,
