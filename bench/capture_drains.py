@@ -57,19 +57,18 @@ class Snapshot:
 def measure_backlog(bench: Bench, transactions: int) -> list[Drained]:
     """One row each. The baseline: the capture of one table, with another slot over the same transactions."""
     bench.execute(SINGLE)
-    captures = {
-        "whole database": bench.capture("backlog", "--tables", "public.bench_single"),
-        "one table, as before": bench.capture("baseline", "--table", "public.bench_single"),
-    }
-    for capture in captures.values():
-        capture.start()
-        capture.until("a slot", lambda capture=capture: capture.slot_state() is not None)
+    whole = bench.capture("backlog", "--tables", "public.bench_single")
+    whole.start()
+    wait_complete(whole, LogReader(bench, whole.log), 1)
+    single = bench.capture("baseline", "--table", "public.bench_single")
+    single.start()
+    single.until("a slot", lambda: single.slot_state() is not None)
+    for capture in (whole, single):
         capture.settle(MARKER.format(name="bench_single"))
         capture.stop()
     bench.say(f"{transactions:,} transactions of one row, while nothing is captured")
     bench.execute(NOT_SYNCED, SINGLE_ROWS.format(first=1, last=transactions))
-    found = [_drained(bench, captures["whole database"], "whole database")]
-    return [*found, _baseline(bench, captures["one table, as before"])]
+    return [_drained(bench, whole, "whole database"), _baseline(bench, single)]
 
 
 def _drained(bench: Bench, capture: CaptureProcess, what: str) -> Drained:
@@ -113,10 +112,10 @@ def measure_copy(bench: Bench, rows: int) -> Drained:
     bench.execute(WIDE.format(name="bench_copied"))
     capture = bench.capture("copied", "--tables", "public.bench_copied")
     capture.start()
-    capture.until("a slot", lambda: capture.slot_state() is not None)
+    reader = LogReader(bench, capture.log)
+    wait_complete(capture, reader, 1)
     capture.settle(MARKER.format(name="bench_copied"))
-    reader = LogReader(bench, capture.log).advance()
-    begin, cpu = len(reader.times), capture.cpu_seconds
+    begin, cpu = len(reader.advance().times), capture.cpu_seconds
     bench.say(f"one COPY of {rows:,} rows")
     bench.execute(FILL.format(name="bench_copied", first=1, last=rows))
     capture.settle(MARKER.format(name="bench_copied"))
