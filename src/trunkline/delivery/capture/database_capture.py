@@ -412,7 +412,7 @@ class DatabaseCapture:
         self._error = error
         self._perform(self._role.on_message(SOURCE, messages.StreamEnded(self._role.session, str(error))))
 
-    # -------------------------------------------------------------------------------------------------- what is progress
+    # ------------------------------------------------------------------------------------------------- what is reported
 
     def _announced(self, event: Event) -> None:
         match event:

@@ -118,8 +118,8 @@ def _forwards(log: trunkline.sync.Log, catalog: int, upto: int) -> Iterator[Entr
         yield from log.subscribe(catalog, upto, to_tail=True)
     except (Trimmed, EntriesLost) as error:
         raise ConfigError(
-            f"the catalog of the log {log.name}, entry {catalog}, or an entry after it was removed ({error}), so no reader "
-            "can read what follows; capture the database into another log"
+            f"the catalog of the log {log.name}, entry {catalog}, or an entry after it was removed ({error}), and no "
+            "reader can go on without it; capture the database into another log"
         ) from None
 
 
