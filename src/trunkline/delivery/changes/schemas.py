@@ -64,6 +64,7 @@ class SourceColumn(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     number: Natural  # in the source: PostgreSQL's attnum; it stays when the column is renamed
     type_oid: Natural = 0
     modifier: int = -1
+    stamp: Natural = 0  # of its definition in the source, where it is known; another one: it was altered
 
 
 class TableSchema(Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,6 +81,9 @@ class TableSchema(Struct, frozen=True, forbid_unknown_fields=True):
     changes: Annotated[tuple[SchemaChange, ...], Meta(min_length=1, max_length=len(SchemaChange))]
     defaults: bytes = b""  # a batch of one row: the values of rows that are older than a column; empty: all are NULL
     storage: Natural = 0  # of its rows in the source: PostgreSQL's relfilenode; another one: the rows were rewritten
+    oid: Natural = 0  # of the table in the source, whatever its name
+    attributes: Natural = 0  # numbers of columns that the source has used up to here; 0: numbers of columns are made up
+    constraint: Natural = 0  # oid of the primary key in the source
 
     def vocabulary(self) -> Columns:
         return tuple(Column(column.name, column.type) for column in self.columns)
