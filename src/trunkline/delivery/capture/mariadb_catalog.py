@@ -97,9 +97,13 @@ def server_of(session: Session, replica: int) -> Server:
         raise ConfigError(f"the server itself has the server id {replica}; give the capture another one")
     identity = found.get("server_uid") or f"{found['hostname']}:{found['port']}"
     collations = session.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS WHERE ID IS NOT NULL")
-    applicable = session.ask(
-        "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY WHERE ID IS NOT NULL"
-    ) if _has_ids(session) else []
+    applicable = (
+        session.ask(
+            "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY WHERE ID IS NOT NULL"
+        )
+        if _has_ids(session)
+        else []
+    )
     return Server(
         f"mariadb:{found['server_id']}:{identity}",
         found["log_bin_basename"].rpartition("/")[2],

@@ -130,7 +130,9 @@ class ChunkReader:
         session.ask(SNAPSHOT)
         found = {name.lower(): value for name, value in session.ask(PLACE)}
         if not found.get("binlog_snapshot_file"):
-            raise ConfigError("the server does not tell the binlog position of a snapshot; capture MariaDB 10.5 or newer")
+            raise ConfigError(
+                "the server does not tell the binlog position of a snapshot; capture MariaDB 10.5 or newer"
+            )
         return self._server.position(found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]))
 
     def _now(self) -> int:

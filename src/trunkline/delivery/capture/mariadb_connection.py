@@ -127,7 +127,9 @@ class Session:
     def explained(self, error: pymysql.err.MySQLError) -> TrunklineError | ServerRefused:
         code, text = (*error.args, "")[:2] if error.args and isinstance(error.args[0], int) else (2000, str(error))
         if code in (1044, 1045, 1698, 1130, 1820, 1862):
-            return ConfigError(f"{self._dsn.shown} refuses this user: {text}; check the user, the password and the host")
+            return ConfigError(
+                f"{self._dsn.shown} refuses this user: {text}; check the user, the password and the host"
+            )
         if code in (1142, 1143, 1227, 1370):
             return ConfigError(f"{text}; grant that to the user of the capture")
         if code in BROKEN or code in PASSING or code == 0:

@@ -110,7 +110,9 @@ class TableReader:
                 ) from None
         truncations = list(kind).count(RowKind.TRUNCATE)
         if any(arrays[place].null_count > truncations for place in self._key):
-            raise ConfigError(f"a key of {self.text} is a date with a zero month or day; correct it, or leave the table out")
+            raise ConfigError(
+                f"a key of {self.text} is a date with a zero month or day; correct it, or leave the table out"
+            )
         return table_rows(self.layout, arrays, tx=tx, seq=seq, kind=kind)
 
 

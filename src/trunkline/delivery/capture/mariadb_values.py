@@ -301,7 +301,9 @@ def _without_zeros(
 def warn_zero(place: tuple[str, str]) -> None:
     if place not in _warned:
         _warned.add(place)
-        logger.warning("column %s of %s has dates with a zero month or day: they are captured as NULL", *reversed(place))
+        logger.warning(
+            "column %s of %s has dates with a zero month or day: they are captured as NULL", *reversed(place)
+        )
 
 
 def dates(raws: list[Any], place: tuple[str, str]) -> pa.Array:

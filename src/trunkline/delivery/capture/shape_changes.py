@@ -7,7 +7,7 @@ but its definition of the table is read later; what happened in between is in th
 Rules
  H1  Numbers of columns are used once, in order; a dropped one stays in the catalog. So with columns that were only
      added, or only dropped, since the version that the log has, the count of the columns in the stream says which of
-     them are there. With both, and with columns that stopped being generated, it does not.
+     them are there. With both it does so only if none of one kind and all of the other have happened.
  H2  If two definitions are equal, and the place in the stream lies between their positions, then the table has just
      these columns there, whatever happened before.
  H3  A column that was added keeps the value that older rows have (`attmissingval`), or they have NULL, unless the rows
@@ -105,6 +105,8 @@ def judged(
     try:
         if definition.oid != known.oid or relation.oid != known.oid:
             raise _Unclear("another table has its name now")
+        if known.attributes == 0:
+            raise _Unclear("its columns were altered several times before they could be compared with the catalog")
         numbers = _live_numbers(relation, definition) if proven else _numbers(known, relation, definition)
         return _followed(known, relation, definition, numbers, proven=proven, complete=complete)
     except _Unclear as error:
@@ -137,8 +139,6 @@ def _live_numbers(relation: Relation, definition: TableDefinition) -> tuple[int,
 
 def _numbers(known: TableSchema, relation: Relation, definition: TableDefinition) -> tuple[int, ...]:
     """The numbers of the columns in the stream."""
-    if known.attributes == 0:
-        raise _Unclear("its columns were altered several times before they could be compared with the catalog")
     before = tuple(column.number for column in known.columns)
     defined = {column.number: column for column in definition.columns}
     newer = [column for column in definition.columns if column.number > known.attributes and not column.generated]
@@ -147,13 +147,13 @@ def _numbers(known: TableSchema, relation: Relation, definition: TableDefinition
     if any(column.number <= known.attributes and column.number not in before for column in definition.live):
         raise _Unclear("a generated column became an ordinary one: the server never sent its values")
     gone = {number for number in before if defined[number].dropped}
-    added = len(relation.columns) - len(before)
-    if not gone and not any(column.dropped for column in newer) and 0 <= added <= len(newer):
-        return (*before, *(column.number for column in newer[:added]))
-    if gone and not newer and added == 0:
-        return before
-    if gone and not newer and added == -len(gone):
+    added = len(relation.columns) - len(before)  # less those that were dropped
+    if added == -len(gone):
         return tuple(number for number in before if number not in gone)
+    if not any(column.dropped for column in newer) and (added == len(newer) or (not gone and 0 <= added <= len(newer))):
+        return (*before, *(column.number for column in newer[:added]))
+    if not newer and added == 0:
+        return before
     raise _Unclear("columns were dropped and others added, too fast to tell which are which")
 
 

@@ -103,9 +103,9 @@ class DatabaseReader:
         """All tables, with every version whose rows may follow, by number."""
         return tuple(self.table(number) for number in sorted(self._tables))
 
-    def table(self, number: int) -> CatalogTable | None:
+    def find(self, number: int) -> CatalogTable | None:
         """``None``: there is none with this number, or it was dropped."""
-        return self._tables.get(number)
+        return self.table(number) if number in self._tables else None
 
     def number_of(self, schema: str, name: str) -> int | None:
         """The number of the table that has this name."""

@@ -239,6 +239,7 @@ class DuckLakeDestination:
     def _apply(self, lake: LakeSession, flush: Flush, stage: FlushStage, reshaped: str) -> Applied:
         if stage.rows == 0:
             return Applied(flush.through, reshaped=reshaped)
+        stage.complete(lake, self._table(lake), self._what)
         removed = duplicates = missing = 0
         if flush.mode == "mirror":
             if flush.duplicates == "warn":

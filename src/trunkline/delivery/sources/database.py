@@ -220,7 +220,7 @@ class DatabaseTableSource(Struct, frozen=True):
     def _history(
         self, reader: DatabaseReader, number: int, changes: TableChanges, request: ReadRequest
     ) -> TableHistory:
-        table = reader.table(number)
+        table = reader.find(number)
         if table is None or not table.complete or qualified(table.newest) != self.table:
             raise DestinationHalted(f"the source table {self.table} cannot be read at position {reader.glsn}")
         names = {column.name for column in table.newest.columns}

@@ -131,7 +131,7 @@ class DatabaseCursor:
 
     def generation_reader(self, version: int, number: int, chosen: Choice) -> DatabaseReader | None:
         """A reader after which all rows of a table at a version come; ``None`` if the log was trimmed after them."""
-        wanted = self.reader_at(version).table(number)
+        wanted = self.reader_at(version).find(number)
         generation = 0 if wanted is None else wanted.newest.generation
         for catalog in self.catalogs_at(version):
             found = table_in(catalog, number)
