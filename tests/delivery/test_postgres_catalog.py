@@ -128,7 +128,7 @@ def test_a_definition_has_numbers_of_columns_defaults_of_older_rows_and_the_iden
     assert len(definitions_of(database, [found.oid, defined(database, "bare").oid, 1])) == 2
 
 
-STEPS = [  # an alteration, and what it is
+STEPS: list[tuple[str, SchemaChange | type[Same] | type[Recapture]]] = [  # an alteration, and what it is
     ("COMMENT ON TABLE t IS 'first'", Same),
     ("TRUNCATE t", Same),
     ("ALTER TABLE t ADD c int", SchemaChange.ADDED),

@@ -350,7 +350,7 @@ def test_columns_that_no_log_can_hold_are_refused_with_the_remedy() -> None:
     assert isinstance(verdict, Refused)
 
 
-def test_a_table_that_is_gone_or_was_replaced_is_captured_again() -> None:
+def test_a_table_that_was_dropped_or_replaced_is_captured_again() -> None:
     verdict = judged(KNOWN, relation_of(TABLE), None)
     assert "dropped" in reason(verdict)
     assert isinstance(verdict, Recapture)
