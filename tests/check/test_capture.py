@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from trunkline.check.monitors.capture import (
+    LSN_STEP,
     Captured,
     CaptureScript,
     ChunkExact,
@@ -23,6 +24,7 @@ from trunkline.check.monitors.capture import (
     SourceDiverged,
     Transaction,
     capture_monitors,
+    piece_unit,
 )
 from trunkline.check.scenario import Monitor, ObservedEvent, ProcessEnded, Violation
 from trunkline.core.capture_messages import AppendEntry, CaptureHalted, ChunkBody, EntryKind, Origin, TableCursor
@@ -40,19 +42,20 @@ SCRIPT = CaptureScript(
 
 
 def entry(kind: EntryKind, position: int, *ends: int, **more: Any) -> EntryLogged:
-    return EntryLogged(AppendEntry(1, 1, kind, position, Origin("one", 1), ends, **more))
+    unit = piece_unit(ends[0] // LSN_STEP, ends[-1] // LSN_STEP) if ends else 0
+    return EntryLogged(AppendEntry(1, 1, kind, position, Origin("one", 1), more.pop("epoch", 1), unit, **more))
 
 
 def part(index: int, *, last: bool, position: int) -> EntryLogged:
     return entry(EntryKind.PART, position, 200, index=index, last=last)
 
 
-def catalog(position: int = 0, **cursor: Any) -> EntryLogged:
-    return entry(EntryKind.CATALOG, position, tables=(TableCursor(1, **cursor),))
+def catalog(position: int = 0, *, epoch: int = 1, **cursor: Any) -> EntryLogged:
+    return entry(EntryKind.CATALOG, position, epoch=epoch, tables=(TableCursor(1, **cursor),))
 
 
 def chunk(number: int, position: int, after: str, *dropped: str, complete: bool = False) -> EntryLogged:
-    cursor = TableCursor(1, after=after, complete=complete)
+    cursor = TableCursor(1, after=after.encode(), complete=complete)
     return entry(EntryKind.CHUNK, position, tables=(cursor,), chunk=ChunkBody(number, dropped))
 
 
@@ -66,7 +69,7 @@ ACCEPTED: dict[str, tuple[Monitor, tuple[Event, ...]]] = {
     "transactions follow each other": (ONCE, (catalog(), GROUP, PART, LAST, MARK, entry(EntryKind.GROUP, 400, 400))),
     "a log begins in the middle": (ONCE, (catalog(250), entry(EntryKind.GROUP, 400, 400))),
     "parts begin again after a take-over": (ONCE, (catalog(), GROUP, PART, LogTakenOver("a"), PART, LAST)),
-    "a generation leaves some out": (ONCE, (catalog(), catalog(300, generation=2), entry(EntryKind.GROUP, 400, 400))),
+    "an epoch leaves some out": (ONCE, (catalog(), catalog(300, epoch=2), entry(EntryKind.GROUP, 400, 400))),
     "a source diverges after the log": (ONCE, (catalog(), SourceDiverged(100), GROUP)),
     "the log is confirmed": (ConfirmedIsCaptured(), (catalog(), GROUP, SlotConfirmed(100))),
     "chunks and changes make the state": (
@@ -96,7 +99,7 @@ REJECTED: dict[str, tuple[Monitor, str, tuple[Event, ...]]] = {
     "parts do not count": (ConfirmedIsCaptured(), "log is at 100", (catalog(), GROUP, PART, SlotConfirmed(200))),
     "a chunk is stale": (EXACT, "in the log", (catalog(), GROUP, WHOLE, chunk(1, 100, "c"))),
     "a row is missing": (EXACT, "in the log", (catalog(), ChunkServed(1, ((1, "a", 1),)), chunk(1, 0, "c"))),
-    "a cursor is ahead": (EXACT, "in the log", (catalog(), catalog(after="a"))),
+    "a cursor is ahead": (EXACT, "in the log", (catalog(), catalog(after=b"a"))),
     "the log is taken back": (NotTakenBack(), "back from b", (LogTakenOver("a"), LogTakenOver("b"), LogTakenOver("a"))),
     "it halts for nothing": (Captured(), "nothing is lost", (catalog(), CaptureHalted("x"))),
 }

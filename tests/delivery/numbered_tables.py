@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from trunkline.delivery.capture.change_batches import Table
 from trunkline.delivery.capture.decoder import Cut, Mark
 from trunkline.delivery.capture.pgoutput import Relation
@@ -16,6 +18,9 @@ class NumberedTables:
         self.commits: list[int] = []  # the LSN of each shape
         self._newest: dict[int, Relation] = {}
         self._versions: dict[int, int] = {}
+
+    def expect(self, oids: Collection[int]) -> None:
+        pass
 
     def relation(self, relation: Relation, lsn: int) -> Cut | None:
         self.shapes.append(relation)

@@ -9,8 +9,8 @@ States
     any --another writer owns the log--> fenced
 
 Rules
- K1  Entries are appended in commit order, each directly after the one before. A group holds whole transactions only.
-     The parts of a transaction follow each other; nothing is between them.
+ K1  Entries are appended in the order of the stream, which is that of commits, each directly after the one before; one
+     piece of the stream is one entry. The parts of a transaction follow each other; only schemas are between them.
  K2  A position is confirmed to the source when the committed log has it in an entry, and not before. Without changes a
      mark brings it there, after ``mark_after`` bytes of WAL: so a slot that is ahead of the log was moved by another
      program (K6). Inside a transaction a keep-alive says nothing.
@@ -19,20 +19,25 @@ Rules
  K4  After an append that failed, or whose outcome is unknown, nothing more is appended in this session. The log is
      taken over again, which settles it.
  K5  A chunk lies between two watermarks of the stream. It is valid only if its snapshot sees every transaction that
-     comes before the low one in the log: a commit is in the WAL before others can see it. So a transaction that the
-     snapshot does not see must not be one that was streamed before the low watermark, nor one that was running when
-     this session began (the log may have it), unless it is streamed after the low watermark.
+     comes before the low one in the log: a commit is in the WAL before others can see it. It must also see those that
+     were running when this session began (the log may have them) or when its table joined the stream (what they changed
+     before is never streamed).
  K6  The log and the source must share a history: the same system, the position of the log on a timeline that the source
      has, the slot present and not ahead of the log while this capture holds it. Otherwise changes are lost, or the log
-     has some that the source lacks: the capture halts or, if so configured, reads every table again as a new
-     generation. Both are announced.
+     has some that the source lacks: the capture halts or, if so configured, begins a new epoch, in whose first catalog
+     every table is a new generation. Both are announced.
  K7  A chunk is appended when its rows are there and the high watermark has passed, without the rows whose keys were
      touched since the low watermark. A truncation drops all of them.
  K8  The cursor of a table is in the entry of the chunk. No entry has a cursor beyond the chunks before it.
  K9  Once another writer has taken the log over, the capture stops. Only its first take-over is by force: two captures
      would otherwise take it from each other for ever.
- K10 At most ``appends_max`` appends are in flight, and the host reads no more from the stream while the capture is
-     ``full``, so memory is bounded.
+ K10 At most ``appends_max`` appends are in flight, and the host delivers no more while the capture is ``full``, so
+     memory is bounded.
+ K11 A table is captured from the schema that creates it to the one that drops it. A schema stands in the log where it
+     is in the stream. It ends an open chunk of its table, whose rows are read again under it. A recapture begins a
+     generation from its first row.
+ K12 A table without a key is read whole, at one place of the stream: from its watermarks until its last row is there,
+     the capture takes nothing else of the stream. After an interruption only a new generation can read it again.
 """
 
 from __future__ import annotations
@@ -54,6 +59,7 @@ from trunkline.core.capture_messages import (
     ChunkRead,
     CloseSource,
     ConfirmPosition,
+    DropUnit,
     EntryKind,
     KeepAlive,
     OpenSource,
@@ -61,6 +67,8 @@ from trunkline.core.capture_messages import (
     Piece,
     Recaptured,
     SessionEnded,
+    Shape,
+    ShapeChange,
     SlotState,
     SourceOpened,
     StreamEnded,
@@ -88,13 +96,9 @@ class CaptureConfig(Struct, frozen=True):
     writer: str  # unique for each start of a process
     log: Address
     source: Address
-    tables: tuple[int, ...]  # to capture; what the log has beyond them stays as it is
     recaptures: bool = False  # False: halt when changes are lost
-    group_size: int = 512 * 1024
-    group_count: int = 10_000  # transactions
-    group_ms: int = 5
-    appends_max: int = 1  # more only with a log that refuses what follows a refused append; core/writer.py does not
-    catalog_after: int = 64 * 1024 * 1024  # of the sizes of transactions
+    appends_max: int = 8  # handed to the host, which sends those that wait together (``AppendEntry``)
+    catalog_after: int = 64 * 1024 * 1024  # of the sizes of pieces and chunks
     mark_after: int = 16 * 1024 * 1024  # bytes of WAL; a smaller value fills an idle log, a larger one keeps more WAL
     retry_ms: int = 1000  # doubles with each session that commits nothing, because each leaves a mark in the log
     retry_max_ms: int = 60_000
@@ -110,16 +114,16 @@ class Capture:
         self.position = 0  # after the last whole transaction that was made an entry, or that the log has
         self.confirmed = 0
         self.wait_ms = config.retry_ms
-        self.cursors: tuple[TableCursor, ...] = ()
-        self.chunks = ChunkReader(config.writer, config.source, config.tables)
+        self.chunk_wait_ms = config.retry_ms
+        self.epoch = 1
+        self.cursors: dict[int, TableCursor] = {}  # of the tables that are captured
+        self.chunks = ChunkReader(config.writer, config.source)
         self._clear()
 
     def _clear(self) -> None:
         self.number = 0
         self.queue: deque[AppendEntry] = deque()  # not appended yet
         self.in_flight: deque[tuple[int, int]] = deque()  # numbers and positions
-        self.group: list[int] = []  # ends of the transactions of the open group
-        self.group_size = 0
         self.parts: int | None = None  # of the open transaction that were made entries
         self.since_catalog = 0
 
@@ -128,9 +132,16 @@ class Capture:
         return self.state.value
 
     @property
-    def full(self) -> bool:
-        """Whether the host should stop reading the stream until an append has ended."""
+    def crowded(self) -> bool:
+        """Whether the host should deliver nothing of the source until an append has ended (K10)."""
         return len(self.in_flight) >= self.config.appends_max and bool(self.queue)
+
+    @property
+    def full(self) -> bool:
+        """Whether the host should deliver nothing of the stream: pieces, shapes, watermarks, keep-alives. Unless it is
+        crowded, rows of chunks are welcome: they may be what it waits for (K12).
+        """
+        return self.crowded or (self.chunks.pauses and self.parts is None)
 
     @property
     def watched(self) -> int | None:
@@ -148,9 +159,7 @@ class Capture:
             return self._take_over()
         if self.state is not CaptureState.STREAMING:
             return []
-        if key == "group":
-            return self._close_group() + self._dispatch()
-        return self.chunks.read_next(self.session, self.cursors)
+        return self._read_next()
 
     def ignores(self, source: Address, message: Message) -> bool:
         """Answers of earlier sessions."""
@@ -185,21 +194,22 @@ class Capture:
     def _start_over(self, error: str) -> Effects:
         """Whatever was not appended is streamed again, and the take-over settles the rest (K4)."""
         self.state = CaptureState.WAITING
-        timers: Effects = [CancelTimer("group"), CancelTimer("chunk"), SetTimer("retry", self.wait_ms)]
+        timers: Effects = [CancelTimer("chunk"), SetTimer("retry", self.wait_ms)]
         self.wait_ms = min(2 * self.wait_ms, self.config.retry_max_ms)
         return [Announce(SessionEnded(error)), Send(self.config.source, CloseSource(self.session)), *timers]
 
     def _stop(self) -> Effects:
         self.state = CaptureState.FENCED  # K9
         closed = Send(self.config.source, CloseSource(self.session))
-        return [Announce(CaptureFenced()), CancelTimer("group"), CancelTimer("chunk"), closed]
+        return [Announce(CaptureFenced()), CancelTimer("chunk"), closed]
 
     def _on_taken(self, log: TakenOver) -> Effects:
         self.forces = False
         self.state = CaptureState.OPENING
-        self.position, self.origin, self.cursors = log.position, log.origin, log.tables  # K3
+        self.position, self.origin, self.epoch = log.position, log.origin, log.epoch or 1  # K3
+        self.cursors = {cursor.table: cursor for cursor in log.tables}
         self.confirmed = 0
-        return [Send(self.config.source, OpenSource(self.session))]
+        return [Send(self.config.source, OpenSource(self.session, self.epoch))]
 
     def _on_opened(self, source: SourceOpened) -> Effects:
         lost = "" if self.origin is None else _lost(self.position, self.origin, source)
@@ -211,106 +221,119 @@ class Capture:
             ]
         effects: Effects = []
         if lost:
-            again = [replace(each, generation=each.generation + 1, after="", complete=False) for each in self.cursors]
-            self.cursors, self.origin = tuple(again), None  # what comes next is compared with nothing
+            again = [TableCursor(each.table, each.generation + 1, keyed=each.keyed) for each in self.cursors.values()]
+            self.cursors = {cursor.table: cursor for cursor in again}
+            self.epoch, self.origin = self.epoch + 1, None  # what comes next is compared with nothing
             effects.append(Announce(Recaptured(lost)))
-        if source.slot is not SlotState.PRESENT:
-            return [*effects, Send(self.config.source, OpenSource(self.session, create=True))]
-        return effects + self._begin(source, source.confirmed if self.origin is None else self.position)
+        if lost or source.slot is not SlotState.PRESENT:
+            return [*effects, Send(self.config.source, OpenSource(self.session, self.epoch, create=True))]
+        return self._begin(source, source.confirmed if self.origin is None else self.position)
 
     def _begin(self, source: SourceOpened, position: int) -> Effects:
-        """The stream has started. The log gets a catalog if it lacks the origin or one of the tables."""
+        """The stream has started. The log gets a catalog if it lacks the origin."""
         self.state = CaptureState.STREAMING
-        known = {cursor.table for cursor in self.cursors}
-        added = tuple(TableCursor(table) for table in self.config.tables if table not in known)
-        fresh, outdated = self.origin is None, self.origin != source.origin or bool(added)
-        self.cursors, self.origin, self.position = self.cursors + added, source.origin, position
+        self.chunk_wait_ms = self.config.retry_ms
+        fresh, outdated = self.origin is None, self.origin != source.origin
+        self.origin, self.position = source.origin, position
         self.chunks.begin(source.running)
         effects: Effects = []
         if not fresh:  # what the log has before the mark is final, and may not be confirmed yet
             self.confirmed = position
             effects.append(Send(self.config.source, ConfirmPosition(self.session, position)))
         if outdated:
-            self._make(EntryKind.CATALOG, position, tables=self.cursors)
-        return [*effects, *self.chunks.read_next(self.session, self.cursors), *self._dispatch()]
+            self._make_catalog()
+        return [*effects, *self._read_next(), *self._dispatch()]
 
     # ------------------------------------------------------------------------------------------------------- the stream
 
     def _on_streamed(self, message: Message) -> Effects:
+        effects: Effects = []
         match message:
             case Piece():
                 effects = self._on_piece(message)
+            case Shape():
+                effects = self._on_shape(message)
             case KeepAlive(_, wal_end):
-                return self._on_keep_alive(wal_end)
+                self._on_keep_alive(wal_end)
             case Watermark(_, writer, chunk, high):
                 self.chunks.on_watermark(writer, chunk, high=high)
-                effects = []
             case ChunkRead():
-                self.chunks.on_read(message)
-                effects = []
-            case _:
-                return []
-        return effects + self._end_chunk() if self.parts is None else effects
-
-    def _on_piece(self, piece: Piece) -> Effects:
-        if piece.end <= self.position:
-            return []  # K3
-        self.chunks.on_piece(piece)
-        self.since_catalog += piece.size
-        if not (piece.first and piece.last):
-            return self._on_part(piece)
-        self.group.append(piece.end)
-        self.group_size += piece.size
-        if self.group_size >= self.config.group_size or len(self.group) >= self.config.group_count:
-            return self._close_group()
-        return [SetTimer("group", self.config.group_ms)] if len(self.group) == 1 else []
-
-    def _on_part(self, piece: Piece) -> Effects:
-        effects = self._close_group() if piece.first else []
-        index = 0 if self.parts is None else self.parts
-        position = piece.end if piece.last else self.position
-        self._make(EntryKind.PART, position, ends=(piece.end,), index=index, last=piece.last)
-        self.parts = None if piece.last else index + 1
-        if piece.last:
+                effects = [] if self.chunks.on_read(message) else self._drop((message.unit,))
+        effects += self._write_chunk()
+        if self.parts is None and self.since_catalog >= self.config.catalog_after:
             self._make_catalog()
         return effects
 
-    def _close_group(self) -> Effects:
-        if not self.group:
-            return []
-        self._make(EntryKind.GROUP, self.group[-1], ends=tuple(self.group))
-        self.group, self.group_size = [], 0
-        self._make_catalog()
-        return [CancelTimer("group")]
+    def _on_piece(self, piece: Piece) -> Effects:
+        if piece.end <= self.position:
+            return self._drop((piece.unit,))  # K3
+        assert piece.first == (self.parts is None), "the pieces of a transaction follow each other"
+        self.chunks.on_piece(piece)
+        self.since_catalog += piece.size
+        kind = EntryKind.GROUP if piece.first and piece.last else EntryKind.PART
+        index, position = self.parts or 0, piece.end if piece.last else self.position
+        self._make(kind, position, unit=piece.unit, index=index, last=piece.last)
+        self.parts = None if piece.last else index + 1
+        return []
+
+    def _on_shape(self, shape: Shape) -> Effects:
+        """A schema, in its place (K11)."""
+        before = self.cursors.pop(shape.table, None)
+        match shape.change:
+            case ShapeChange.CREATED:
+                self.cursors[shape.table] = TableCursor(shape.table, keyed=shape.keyed)
+            case ShapeChange.CHANGED if before is not None:
+                self.cursors[shape.table] = replace(before, keyed=shape.keyed)
+            case ShapeChange.RECAPTURED if before is not None:
+                self.cursors[shape.table] = TableCursor(shape.table, before.generation + 1, keyed=shape.keyed)
+        tables = tuple(self.cursors[table] for table in (shape.table,) if table in self.cursors)
+        assert bool(tables) == (shape.change is not ShapeChange.DROPPED), f"table {shape.table} is not captured"
+        self._make(EntryKind.SCHEMA, self.position, unit=shape.unit, tables=tables, shape=shape)
+        return [*self._drop(self.chunks.on_shape(shape)), *self._read_next()]
 
     def _make_catalog(self) -> None:
-        if self.since_catalog >= self.config.catalog_after:
-            self._make(EntryKind.CATALOG, self.position, tables=self.cursors)
-            self.since_catalog = 0
+        self._make(EntryKind.CATALOG, self.position, tables=tuple(self.cursors.values()))
+        self.since_catalog = 0
 
-    def _on_keep_alive(self, wal_end: int) -> Effects:
-        behind = wal_end - max((self.position, *self.group[-1:]))
-        if self.parts is not None or behind < self.config.mark_after:
-            return []
-        effects = self._close_group()
-        self._make(EntryKind.MARK, wal_end)  # K2
-        return effects
+    def _on_keep_alive(self, wal_end: int) -> None:
+        if self.parts is None and wal_end - self.position >= self.config.mark_after:
+            self._make(EntryKind.MARK, wal_end)  # K2
 
-    def _end_chunk(self) -> Effects:
-        """Append the chunk if it is whole, and read the next one."""
-        chunk = self.chunks.ended()
-        if chunk is None:
+    # ----------------------------------------------------------------------------------------------------------- chunks
+
+    def _read_next(self) -> Effects:
+        return self.chunks.read_next(self.session, self.cursors.values())
+
+    def _write_chunk(self) -> Effects:
+        """Append what was read of the open chunk if its place has come, and read the next one."""
+        chunk = self.chunks.chunk
+        if chunk is None or not (chunk.high and chunk.reads) or self.parts is not None:
             return []
-        refused = self.chunks.refusal()
+        read, refused = chunk.reads[-1], self.chunks.refusal(chunk)
         if refused is not None:
-            return [Announce(refused), SetTimer("chunk", self.config.retry_ms)]
-        before = next(cursor for cursor in self.cursors if cursor.table == chunk.table)
-        moved = replace(before, after=chunk.read.after, complete=chunk.read.last)
-        effects = self._close_group()
-        self.cursors = tuple(moved if cursor == before else cursor for cursor in self.cursors)
-        body = ChunkBody(chunk.number, chunk.dropped())
-        self._make(EntryKind.CHUNK, self.position, tables=(moved,), chunk=body)  # K8
-        return effects + self.chunks.read_next(self.session, self.cursors)
+            units, wait_ms = self.chunks.close(), self.chunk_wait_ms
+            self.chunks.forget(read)
+            self.chunk_wait_ms = min(2 * wait_ms, self.config.retry_max_ms)
+            return [*self._drop(units), Announce(refused), SetTimer("chunk", wait_ms)]
+        self.chunk_wait_ms = self.config.retry_ms
+        for each in chunk.reads:
+            self._make_chunk(chunk.table, each, ChunkBody(chunk.number, chunk.touched))
+        chunk.reads = ()
+        if chunk.whole and not read.last:
+            return []
+        self.chunks.close()
+        self.chunks.forget(read)
+        return self._read_next()
+
+    def _make_chunk(self, table: int, read: ChunkRead, body: ChunkBody) -> None:
+        before = self.cursors[table]
+        moved = replace(before, after=read.after, complete=read.last, chunks=before.chunks + 1)
+        self.cursors[table] = moved
+        self.since_catalog += read.size
+        self._make(EntryKind.CHUNK, self.position, unit=read.unit, tables=(moved,), chunk=body)  # K8
+
+    def _drop(self, units: tuple[int, ...]) -> Effects:
+        return [Send(self.config.source, DropUnit(self.session, unit)) for unit in units]
 
     # ---------------------------------------------------------------------------------------------------------- appends
 
@@ -319,18 +342,18 @@ class Capture:
         kind: EntryKind,
         position: int,
         *,
-        ends: tuple[int, ...] = (),
+        unit: int = 0,
         index: int = 0,
         last: bool = True,
         tables: tuple[TableCursor, ...] = (),
         chunk: ChunkBody | None = None,
+        shape: Shape | None = None,
     ) -> None:
         assert self.origin is not None
         self.number += 1
         self.position = position
-        self.queue.append(
-            AppendEntry(self.session, self.number, kind, position, self.origin, ends, index, last, tables, chunk)
-        )
+        heading = (self.session, self.number, kind, position, self.origin, self.epoch)
+        self.queue.append(AppendEntry(*heading, unit, index, last, tables, chunk, shape))
 
     def _dispatch(self) -> Effects:
         effects: Effects = []

@@ -2,70 +2,66 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Iterable
 
-from trunkline.core.capture_messages import ChunkRead, ChunkRefused, Piece, ReadChunk, TableCursor
+from trunkline.core.capture_messages import ChunkRead, ChunkRefused, Piece, ReadChunk, Shape, TableCursor
 from trunkline.core.effects import Address, Effects, Send
 
 
 class OpenChunk:
     """A chunk that is being read."""
 
-    def __init__(self, number: int, table: int) -> None:
+    def __init__(self, number: int, cursor: TableCursor) -> None:
         self.number = number
-        self.table = table
+        self.table = cursor.table
+        self.whole = not cursor.keyed  # of a table without a key: its rows come in several messages
         self.low = False  # its low watermark has passed
         self.high = False
-        self.touched: set[str] = set()  # keys, since the low watermark; an empty one is a truncation
+        self.touched: tuple[str, ...] = ()  # tokens, since the low watermark
         self.window: set[int] = set()  # transactions since the low watermark
-        self.read: ChunkRead | None = None
-
-
-class WholeChunk(Struct, frozen=True):
-    """A chunk whose rows are there, and whose high watermark has passed."""
-
-    number: int
-    table: int
-    read: ChunkRead
-    touched: tuple[str, ...]
-
-    def dropped(self) -> tuple[str, ...]:
-        """Its keys whose rows are not written."""
-        return tuple(key for key in self.read.keys if key in self.touched or "" in self.touched)
+        self.reads: tuple[ChunkRead, ...] = ()  # that are not written yet
 
 
 class ChunkReader:
     """Reads one chunk at a time."""
 
-    def __init__(self, writer: str, source: Address, tables: tuple[int, ...]) -> None:
+    def __init__(self, writer: str, source: Address) -> None:
         self.writer = writer
         self.source = source
-        self.tables = frozenset(tables)  # to read
         self.number = 0  # of the last chunk; grows over sessions, so that no old watermark counts
         self.chunk: OpenChunk | None = None
-        self.idle = True  # every table is complete
-        self.doubted: set[int] = set()  # ran when the session began: the log may have them
+        self.idle = True  # there is nothing to read
+        self.doubted: set[int] = set()  # ran when the session began
+        self.must_see: dict[int, frozenset[int]] = {}  # by table: ran when it began in this session
         self.streamed: set[int] = set()  # in this session, and perhaps not visible to others yet
 
     def begin(self, running: tuple[int, ...]) -> None:
         """A session begins. ``running``: read after the log was taken over (K5)."""
         self.chunk, self.idle = None, False
-        self.doubted, self.streamed = set(running), set()
+        self.doubted, self.must_see, self.streamed = set(running), {}, set()
 
     @property
     def table(self) -> int | None:
         return None if self.chunk is None else self.chunk.table
 
-    def read_next(self, session: int, cursors: tuple[TableCursor, ...]) -> Effects:
+    @property
+    def pauses(self) -> bool:
+        """A table without a key is being written: nothing may come between its rows."""
+        return self.chunk is not None and self.chunk.whole and self.chunk.high
+
+    def read_next(self, session: int, cursors: Iterable[TableCursor]) -> Effects:
         """Read on where the first incomplete table stands."""
-        cursor = next((each for each in cursors if not each.complete and each.table in self.tables), None)
+        if self.chunk is not None:
+            return []
+        cursor = next((each for each in cursors if _is_to_read(each)), None)
+        self.idle = cursor is None
         if cursor is None:
-            self.idle, self.doubted, self.streamed = True, set(), set()
-        if cursor is None or self.chunk is not None:
+            self.doubted, self.must_see, self.streamed = set(), {}, set()
             return []
         self.number += 1
-        self.chunk = OpenChunk(self.number, cursor.table)
-        return [Send(self.source, ReadChunk(session, self.writer, self.number, cursor.table, cursor.after))]
+        self.chunk = OpenChunk(self.number, cursor)
+        whole = self.chunk.whole
+        return [Send(self.source, ReadChunk(session, self.writer, self.number, cursor.table, cursor.after, whole))]
 
     def on_watermark(self, writer: str, number: int, *, high: bool) -> None:
         chunk = self.chunk
@@ -77,33 +73,52 @@ class ChunkReader:
         if self.idle:
             return
         if chunk is None or not chunk.low:
-            self.streamed.add(piece.xid)
+            self.streamed |= set(piece.xids)
             return
-        chunk.window.add(piece.xid)
-        chunk.touched |= {each.key for each in piece.touched if each.table == chunk.table}
+        chunk.window |= set(piece.xids)
+        chunk.touched += tuple(each.token for each in piece.touched if each.table == chunk.table)
 
-    def on_read(self, read: ChunkRead) -> None:
-        if self.chunk is not None and self.chunk.number == read.chunk:
-            self.chunk.read = read
+    def on_shape(self, shape: Shape) -> tuple[int, ...]:
+        """Ends an open chunk of the table, and returns the units that were read of it."""
+        self.must_see.pop(shape.table, None)
+        if shape.must_see:
+            self.must_see[shape.table] = frozenset(shape.must_see)
+        return self.close() if self.table == shape.table else ()
 
-    def ended(self) -> WholeChunk | None:
+    def on_read(self, read: ChunkRead) -> bool:
+        """Whether it is of the open chunk."""
         chunk = self.chunk
-        if chunk is None or not chunk.high or chunk.read is None:
-            return None
-        return WholeChunk(chunk.number, chunk.table, chunk.read, tuple(sorted(chunk.touched)))
+        if chunk is None or chunk.number != read.chunk or (chunk.reads and not chunk.whole):
+            return False
+        chunk.reads += (read,)
+        return True
 
-    def refusal(self) -> ChunkRefused | None:
-        """Ends the chunk. Why its rows cannot be used, or ``None`` (K5)."""
+    def refusal(self, chunk: OpenChunk) -> ChunkRefused | None:
+        """Why the rows that were read cannot be used (K5)."""
+        if chunk.whole:  # the lock waited for all that changed the table
+            return ChunkRefused(chunk.table, 0) if chunk.touched else None
+        before = self.streamed | self.doubted | self.must_see.get(chunk.table, frozenset())  # in the log, or perhaps
+        unseen = _unseen(chunk.reads[0], before)
+        return ChunkRefused(chunk.table, min(unseen)) if unseen else None
+
+    def close(self) -> tuple[int, ...]:
+        """End the chunk. The units that were read of it and not written."""
         chunk, self.chunk = self.chunk, None
-        assert chunk is not None and chunk.read is not None
-        read = chunk.read
-        unseen = {xid for xid in self.streamed | self.doubted | chunk.window if not _sees(read, xid)}
-        before = self.streamed | (self.doubted - chunk.window)  # the low watermark in the log, or perhaps
-        refused = sorted(unseen & before)
-        self.streamed = (self.streamed | chunk.window) & unseen  # what this snapshot sees, all later ones see
-        self.doubted &= unseen
-        return ChunkRefused(chunk.table, refused[0]) if refused else None
+        assert chunk is not None
+        self.streamed |= chunk.window
+        return tuple(read.unit for read in chunk.reads)
+
+    def forget(self, read: ChunkRead) -> None:
+        """What this snapshot sees, all later ones see."""
+        self.streamed, self.doubted = _unseen(read, self.streamed), _unseen(read, self.doubted)
+        left = {table: frozenset(_unseen(read, xids)) for table, xids in self.must_see.items()}
+        self.must_see = {table: xids for table, xids in left.items() if xids}
 
 
-def _sees(read: ChunkRead, xid: int) -> bool:
-    return xid < read.xid_next and xid not in read.running
+def _is_to_read(cursor: TableCursor) -> bool:
+    """A table without a key that was begun is read again only when the source begins a new generation."""
+    return not cursor.complete and (cursor.keyed or not cursor.chunks)
+
+
+def _unseen(read: ChunkRead, xids: Iterable[int]) -> set[int]:
+    return {xid for xid in xids if xid >= read.xid_next or xid in read.running}

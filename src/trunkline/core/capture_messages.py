@@ -1,8 +1,9 @@
 """Messages of the capture of a database: between its role, the log that it writes and the source that it reads.
 
-The role never sees a row. It knows transactions by their end in the WAL (``end``, from 1), rows by their keys, and
-entries by their numbers; the host keeps the bytes. Every answer repeats the ``session`` of its request: the role
-numbers its sessions, one for each take-over.
+The role never sees a row. It knows transactions by their end in the WAL (``end``, from 1) and entries by their numbers;
+the host keeps the bytes. A ``unit`` is the host's handle for them: each that it gives to the role comes back once, in
+``AppendEntry`` or ``DropUnit``, or the session ends before. Every answer repeats the ``session`` of its request: the
+role numbers its sessions, one for each take-over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class EntryKind(enum.Enum):
     GROUP = "group"  # whole transactions, in commit order
     PART = "part"  # of one large transaction
     CHUNK = "chunk"  # rows of a table, read between two watermarks
+    SCHEMA = "schema"  # a table begins, changes, is captured again or ends
     CATALOG = "catalog"  # all tables, with their cursors
     MARK = "mark"  # nothing but a position: the source has no changes up to it
 
@@ -26,6 +28,15 @@ class SlotState(enum.Enum):
     PRESENT = "present"
     ABSENT = "absent"
     LOST = "lost"  # the server removed WAL that it still needed
+
+
+class ShapeChange(enum.Enum):
+    """What a schema does to its table."""
+
+    CREATED = "created"  # the log lacks it: it is read from its beginning
+    CHANGED = "changed"  # what was read stays. Not if its key changes before all of it was read: that is a recapture
+    RECAPTURED = "recaptured"  # it is read again, as a new generation
+    DROPPED = "dropped"  # no longer captured
 
 
 class AppendOutcome(enum.Enum):
@@ -43,26 +54,37 @@ class Origin(Struct, frozen=True, array_like=True):
 
 
 class TableCursor(Struct, frozen=True, array_like=True):
-    """How far the snapshot of a table is in the log: every row with a key up to ``after``, or all of them."""
+    """How far the snapshot of a table is in the log: every row with a key up to ``after``, or all of them.
+
+    A table without a key has no ``after``: it is read whole, and the rows of a generation that was begun and not
+    completed are worth nothing.
+    """
 
     table: int
     generation: int = 1
-    after: str = ""
+    after: bytes = b""  # the source's; empty: nothing was read
     complete: bool = False
+    keyed: bool = True
+    chunks: int = 0  # entries of this generation with rows of its snapshot
 
 
 class Touched(Struct, frozen=True, array_like=True):
-    """A row that a transaction changes; an update that moves a key touches both. An empty key: a truncation."""
+    """Rows of a table that a piece changes: the host's token for their keys. An empty token: a truncation.
+
+    An update that moves a key touches both.
+    """
 
     table: int
-    key: str
+    token: str
 
 
 class ChunkBody(Struct, frozen=True, array_like=True):
-    """The chunk of an entry: the rows that were read as ``chunk``, without those of the keys in ``dropped``."""
+    """The chunk of an entry: the rows of its unit, without those whose keys are among the tokens of ``touched``, in
+    the order of the stream. With an empty token none of them is left.
+    """
 
     chunk: int
-    dropped: tuple[str, ...]
+    touched: tuple[str, ...]
 
 
 # -------------------------------------------------------------------------------------------------------------- the log
@@ -87,7 +109,8 @@ class TakenOver(Message, frozen=True):
     session: int
     position: int
     origin: Origin | None  # None: it is empty
-    tables: tuple[TableCursor, ...]
+    tables: tuple[TableCursor, ...]  # without those that were dropped
+    epoch: int = 0  # of its catalog; 0: it is empty
 
 
 class TakeOverFailed(Message, frozen=True):
@@ -96,18 +119,24 @@ class TakeOverFailed(Message, frozen=True):
 
 
 class AppendEntry(Message, frozen=True):
-    """Append an entry directly after the one before: if number n - 1 is not in the log, the answer is REFUSED."""
+    """Append an entry directly after the one before.
+
+    The host keeps one append in flight; it may hold several entries, and then is atomic. After one that was not
+    committed, everything else of the session is REFUSED: an entry never follows one that is not in the log.
+    """
 
     session: int
     number: int  # from 1 in each session
     kind: EntryKind
     position: int  # after the last whole transaction that ends in or before this entry
     origin: Origin
-    ends: tuple[int, ...] = ()  # of the transactions in a group; of that of a part
+    epoch: int
+    unit: int = 0  # of a group, a part, a schema or a chunk
     index: int = 0  # of a part
     last: bool = True  # it ends a transaction, or stands alone
-    tables: tuple[TableCursor, ...] = ()  # a catalog: all tables; a chunk: its table, after it
+    tables: tuple[TableCursor, ...] = ()  # a catalog: all; a chunk or a schema: its table, after it
     chunk: ChunkBody | None = None
+    shape: Shape | None = None
 
 
 class AppendEnded(Message, frozen=True):
@@ -124,10 +153,14 @@ class OpenSource(Message, frozen=True):
     stream where the slot stands. Then answer, before anything that is streamed.
 
     ``create``: if the slot is absent or lost, make a new one; one that is present stays, because another capture may
-    have made it.
+    have made it. ``epoch``: if it is higher than that of the log, every table in the catalog of the log begins a new
+    generation; the next entry is a catalog that says so.
+
+    A table that the log lacks, and one without a key of which the log has some rows and not all, come as a ``Shape``.
     """
 
     session: int
+    epoch: int
     create: bool = False
 
 
@@ -153,15 +186,38 @@ class CloseSource(Message, frozen=True):
 
 
 class Piece(Message, frozen=True):
-    """A transaction, or the next piece of a large one. ``touched`` is complete while a chunk of the table is open."""
+    """One or more whole transactions (first and last), or the next piece of a large one: one entry.
+
+    ``end``: the position after all of it; of a piece but the last, any position inside the transaction. What the log
+    has is not in one piece with what it lacks. ``touched`` is complete for the table that the role watches.
+    """
 
     session: int
+    unit: int
     end: int
-    xid: int
+    xids: tuple[int, ...]
     size: int = 1
     first: bool = True
     last: bool = True
     touched: tuple[Touched, ...] = ()
+
+
+class Shape(Message, frozen=True):
+    """A table begins, changes, is captured again or ends, here in the stream; also between pieces of a transaction.
+
+    Only what the log lacks: the source compares with the tables in it, and what it streams again changes nothing.
+
+    ``must_see``, of a table that is to be read: every transaction that has begun and that a snapshot taken now would
+    not see; "now" is after everything that was streamed before. Some of their changes may never be streamed, because
+    the table was not in the stream yet, and some may be in the log already.
+    """
+
+    session: int
+    unit: int
+    table: int
+    change: ShapeChange
+    keyed: bool = True
+    must_see: tuple[int, ...] = ()
 
 
 class KeepAlive(Message, frozen=True):
@@ -185,8 +241,19 @@ class ConfirmPosition(Message, frozen=True):
     position: int
 
 
+class DropUnit(Message, frozen=True):
+    """This unit does not become an entry: the log has it, or it is read again."""
+
+    session: int
+    unit: int
+
+
 class ReadChunk(Message, frozen=True):
-    """Emit a low watermark, take a snapshot, emit a high watermark; read the next rows in key order.
+    """Emit a low watermark, take a snapshot, emit a high watermark; read the next rows in key order. The shape of the
+    table must not change from before the snapshot until the rows are read. A request ends the one before.
+
+    ``whole``, for a table without a key: wait for a lock that keeps writers out; then emit the low watermark, take the
+    snapshot, emit the high watermark, release the lock. The rows come in any number of ``ChunkRead``.
 
     Watermarks name the writer, because the server streams them again after a crash.
     """
@@ -195,7 +262,8 @@ class ReadChunk(Message, frozen=True):
     writer: str
     chunk: int
     table: int
-    after: str
+    after: bytes
+    whole: bool = False
 
 
 class Watermark(Message, frozen=True):
@@ -208,15 +276,16 @@ class Watermark(Message, frozen=True):
 
 
 class ChunkRead(Message, frozen=True):
-    """The rows of a chunk, by key. Its snapshot does not see ``running``, nor transactions from ``xid_next`` on."""
+    """The rows of a chunk. Its snapshot does not see ``running``, nor transactions from ``xid_next`` on."""
 
     session: int
+    unit: int
     chunk: int
-    keys: tuple[str, ...]
-    after: str  # where the next chunk begins
-    last: bool  # there is none
+    after: bytes  # where the next chunk begins
+    last: bool  # of the table
     running: tuple[int, ...]
     xid_next: int
+    size: int = 1
 
 
 # --------------------------------------------------------------------------------------------------------------- events
@@ -248,4 +317,4 @@ class ChunkRefused(Event, frozen=True):
     """The chunk is read again: its snapshot does not see a transaction that is before it in the log, or may be."""
 
     table: int
-    xid: int
+    xid: int  # 0: a table without a key was changed although it was locked

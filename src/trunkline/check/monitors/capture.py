@@ -1,7 +1,7 @@
 """Capture: the log of a database has each transaction once, whole and in order, and its snapshots fit in exactly.
 
 The log of the checked world announces each entry, the source what it commits, confirms and serves. Transaction ``n`` of
-the script ends at ``n * LSN_STEP``.
+the script ends at ``n * LSN_STEP``. The unit of a piece names the transactions in it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from trunkline.core.effects import Event
 
 LSN_STEP = 100  # room for watermarks between two transactions
 
+UNIT_STEP = 100  # more than the transactions of a script
 Row = tuple[int, str, int]  # table, key, value
 Rows = tuple[Row, ...]
 
@@ -35,6 +36,7 @@ class CaptureScript(Struct, frozen=True):
 
     rows: Rows
     transactions: tuple[Transaction, ...]
+    tables: tuple[int, ...] = ()  # that are captured
 
     def state(self, count: int, unseen: tuple[int, ...] = ()) -> Rows:
         """The rows after the first ``count`` transactions, without those with the numbers in ``unseen``."""
@@ -57,6 +59,19 @@ def applied(rows: Rows, changes: Rows) -> Rows:
     for table, key, value in changes:
         state[table, key] = value
     return tuple(sorted((table, key, value) for (table, key), value in state.items() if value))
+
+
+def piece_unit(first: int, last: int) -> int:
+    """Of a piece with these transactions, by their numbers."""
+    return first * UNIT_STEP + last
+
+
+def ends_of(entry: AppendEntry) -> tuple[int, ...]:
+    """Of the transactions in a group; of that of a part."""
+    if entry.kind not in (EntryKind.GROUP, EntryKind.PART):
+        return ()
+    first, last = divmod(entry.unit, UNIT_STEP)
+    return tuple(number * LSN_STEP for number in range(first, last + 1))
 
 
 class EntryLogged(Event, frozen=True):
@@ -101,12 +116,8 @@ class ChunkServed(Event, frozen=True):
     rows: Rows
 
 
-def _generation(tables: tuple[TableCursor, ...]) -> int:
-    return max((cursor.generation for cursor in tables), default=0)
-
-
 class EachTransactionOnce(SafetyMonitor):
-    """The log has each transaction once, whole and in commit order; only a new generation leaves some out."""
+    """The log has each transaction once, whole and in commit order; only a new epoch leaves some out."""
 
     name = "EachTransactionOnce"
 
@@ -114,7 +125,7 @@ class EachTransactionOnce(SafetyMonitor):
         position: int = -1  # of the log; -1: it is empty
         open_end: int = 0  # of the transaction whose last part is missing
         open_parts: int = 0
-        generation: int = 0
+        epoch: int = 0
         diverged: bool = False  # the log has what the source lacks
 
     def __init__(self, script: CaptureScript) -> None:
@@ -134,26 +145,27 @@ class EachTransactionOnce(SafetyMonitor):
         return state
 
     def _logged(self, state: State, entry: AppendEntry) -> State:
-        generation = _generation(entry.tables) if entry.kind is EntryKind.CATALOG else 0
-        if state.position < 0 or generation > state.generation:
+        if entry.epoch > state.epoch:
             if entry.kind is not EntryKind.CATALOG:
                 raise Violation(f"the log begins with a {entry.kind.value}, not with a catalog")
-            return self.State(entry.position, generation=generation)
+            return self.State(entry.position, epoch=entry.epoch)
         if state.diverged:
             raise Violation(f"a {entry.kind.value} at {entry.position} follows changes that the source does not have")
-        if state.open_end and (entry.kind is not EntryKind.PART or entry.ends != (state.open_end,)):
+        if entry.kind is EntryKind.SCHEMA:
+            return state
+        if state.open_end and (entry.kind is not EntryKind.PART or ends_of(entry) != (state.open_end,)):
             raise Violation(f"a {entry.kind.value} stands between the parts of the transaction {state.open_end}")
         if entry.kind is EntryKind.PART:
             return self._part(state, entry)
         position = state.position
-        for end in entry.ends:
+        for end in ends_of(entry):
             position = self._follow(position, end)
             if self._script.transaction(end).parts > 1:
                 raise Violation(f"the large transaction {end} is in a group")
         return state._replace(position=self._moved(position, entry))
 
     def _part(self, state: State, entry: AppendEntry) -> State:
-        (end,) = entry.ends
+        (end,) = ends_of(entry)
         self._follow(state.position, end)
         if entry.index != state.open_parts:
             raise Violation(f"part {entry.index} of the transaction {end} follows {state.open_parts} parts")
@@ -225,15 +237,16 @@ class ChunkExact(SafetyMonitor):
 
     def _logged(self, state: State, entry: AppendEntry) -> State:
         rows, cursors, served = state.rows, {cursor.table: cursor for cursor in state.cursors}, state.served
-        for end in entry.ends:
+        for end in ends_of(entry):
             rows = applied(rows, self._script.transaction(end).changes)
         for cursor in entry.tables:
             if cursor.generation > (cursors[cursor.table].generation if cursor.table in cursors else 0):
                 rows = tuple(row for row in rows if row[0] != cursor.table)
             cursors[cursor.table] = cursor
         if entry.chunk is not None:
-            number, dropped = entry.chunk.chunk, entry.chunk.dropped
-            read = [row for chunk, found in served if chunk == number for row in found if row[1] not in dropped]
+            number, touched = entry.chunk.chunk, entry.chunk.touched
+            found = [] if "" in touched else [row for chunk, rows in served if chunk == number for row in rows]
+            read = [row for row in found if row[1] not in touched]
             rows = applied(rows, tuple(read))
             served = tuple(each for each in served if each[0] != number)
         return self.State(rows, tuple(cursor for _, cursor in sorted(cursors.items())), served)
@@ -243,11 +256,13 @@ class ChunkExact(SafetyMonitor):
         for cursor in state.cursors:
             logged, real = (self._reached(rows, cursor) for rows in (state.rows, source))
             if logged != real:
-                name = f"table {cursor.table} up to {'its end' if cursor.complete else repr(cursor.after)}"
+                name = f"table {cursor.table} up to {'its end' if cursor.complete else repr(cursor.after.decode())}"
                 raise Violation(f"{name}, at {position}, is {real} in the source, but {logged} in the log")
 
     def _reached(self, rows: Rows, cursor: TableCursor) -> Rows:
-        return tuple(row for row in rows if row[0] == cursor.table and (cursor.complete or row[1] <= cursor.after))
+        return tuple(
+            row for row in rows if row[0] == cursor.table and (cursor.complete or row[1].encode() <= cursor.after)
+        )
 
 
 class NotTakenBack(SafetyMonitor):

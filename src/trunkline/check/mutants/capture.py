@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from trunkline.check.monitors.capture import LSN_STEP
+from trunkline.check.monitors.capture import LSN_STEP, ends_of
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patches import patch
 from trunkline.check.scenarios.capture_world import OneWriterLog
 from trunkline.core import capture
 from trunkline.core.capture import Capture
-from trunkline.core.capture_chunks import ChunkReader, OpenChunk, WholeChunk
+from trunkline.core.capture_chunks import ChunkReader, OpenChunk
 from trunkline.core.capture_messages import (
     AppendEntry,
     AppendOutcome,
+    ChunkBody,
+    ChunkRead,
     ChunkRefused,
     ConfirmPosition,
-    EntryKind,
+    KeepAlive,
     Origin,
     Piece,
     Recaptured,
     SourceOpened,
     TakenOver,
 )
-from trunkline.core.effects import Address, Announce, Effects, Send
+from trunkline.core.effects import Address, Announce, Effects, Message, Send
 
 UNSEEN = {
+    "capture K11": "Scenarios with schemas that change are not written yet, so no monitor can see it broken.",
+    "capture K12": "Scenarios with tables that have no key are not written yet, so no monitor can tell it broken.",
     "capture K10": "It bounds memory and work in flight; the log is the same with any bound, and time is not modelled.",
 }
 
@@ -35,7 +39,12 @@ _on_ended = Capture._on_ended
 _on_keep_alive = Capture._on_keep_alive
 _on_opened = Capture._on_opened
 _on_piece = Capture._on_piece
+_on_streamed = Capture._on_streamed
 _on_taken = Capture._on_taken
+_make_catalog = Capture._make_catalog
+_make_chunk = Capture._make_chunk
+_write_chunk = Capture._write_chunk
+_on_read = ChunkReader.on_read
 _reader_begin = ChunkReader.begin
 _commit = OneWriterLog._commit
 _lost = capture._lost
@@ -50,12 +59,14 @@ def _confirm_when_sent(self: Capture) -> Effects:
     return [*effects, *ahead]
 
 
-def _confirm_keep_alive(self: Capture, wal_end: int) -> Effects:
-    return [Send(self.config.source, ConfirmPosition(self.session, wal_end)), *_on_keep_alive(self, wal_end)]
+def _confirm_keep_alive(self: Capture, message: Message) -> Effects:
+    effects = _on_streamed(self, message)
+    ahead = [message.wal_end] if isinstance(message, KeepAlive) else []
+    return [*effects, *(Send(self.config.source, ConfirmPosition(self.session, position)) for position in ahead)]
 
 
-def _ignore_keep_alive(self: Capture, wal_end: int) -> Effects:
-    return []
+def _ignore_keep_alive(self: Capture, wal_end: int) -> None:
+    pass
 
 
 def _without_confirming(self: Capture, source: SourceOpened, position: int) -> Effects:
@@ -66,22 +77,20 @@ def _confirms(effect: Send) -> bool:
     return isinstance(effect.message, ConfirmPosition)
 
 
-def _mark_inside_transaction(self: Capture, wal_end: int) -> Effects:
+def _mark_inside_transaction(self: Capture, wal_end: int) -> None:
     parts, self.parts = self.parts, None
-    effects = _on_keep_alive(self, wal_end)
+    _on_keep_alive(self, wal_end)
     self.parts = parts
-    return effects
 
 
 # -------------------------------------------------------------------------------------------------------------- appends
 
 
-def _leave_group_open(self: Capture, piece: Piece) -> Effects:
-    index = 0 if self.parts is None else self.parts
-    position = piece.end if piece.last else self.position
-    self._make(EntryKind.PART, position, ends=(piece.end,), index=index, last=piece.last)
-    self.parts = None if piece.last else index + 1
-    return []
+def _write_among_parts(self: Capture) -> Effects:
+    parts, self.parts = self.parts, None
+    effects = _write_chunk(self)
+    self.parts = parts
+    return effects
 
 
 def _keep_sent(self: Capture) -> Effects:
@@ -115,7 +124,7 @@ def _leave_gap(self: OneWriterLog, entry: AppendEntry) -> bool:
 
 def _count_parts(self: OneWriterLog, source: Address, entry: AppendEntry, outcome: AppendOutcome) -> Effects:
     effects = _commit(self, source, entry, outcome)
-    self.position = max(self.position, *entry.ends) if entry.ends else self.position
+    self.position = max(self.position, *ends_of(entry), 0)
     return effects
 
 
@@ -149,8 +158,7 @@ def _force_always(self: Capture, log: TakenOver) -> Effects:
 # --------------------------------------------------------------------------------------------------------------- chunks
 
 
-def _accept_chunk(self: ChunkReader) -> ChunkRefused | None:
-    self.chunk = None
+def _accept_chunk(self: ChunkReader, chunk: OpenChunk) -> ChunkRefused | None:
     return None
 
 
@@ -158,31 +166,27 @@ def _trust_running(self: ChunkReader, running: tuple[int, ...]) -> None:
     _reader_begin(self, ())
 
 
-def _drop_nothing(self: WholeChunk) -> tuple[str, ...]:
-    return ()
+def _drop_nothing(self: Capture, table: int, read: ChunkRead, body: ChunkBody) -> None:
+    _make_chunk(self, table, read, replace(body, touched=()))
 
 
-def _drop_only_keys(self: WholeChunk) -> tuple[str, ...]:
-    return tuple(key for key in self.read.keys if key in self.touched)
+def _drop_only_keys(self: Capture, table: int, read: ChunkRead, body: ChunkBody) -> None:
+    _make_chunk(self, table, read, replace(body, touched=tuple(token for token in body.touched if token)))
 
 
-def _write_when_read(self: ChunkReader) -> WholeChunk | None:
-    chunk: OpenChunk | None = self.chunk
-    if chunk is None or chunk.read is None:
-        return None
-    return WholeChunk(chunk.number, chunk.table, chunk.read, tuple(sorted(chunk.touched)))
+def _write_when_read(self: ChunkReader, read: ChunkRead) -> bool:
+    if self.chunk is not None and self.chunk.number == read.chunk:
+        self.chunk.high = True
+    return _on_read(self, read)
 
 
 def _catalog_ahead(self: Capture) -> None:
-    if self.since_catalog >= self.config.catalog_after:
-        chunk = self.chunks.chunk
-        tables = self.cursors
-        if chunk is not None and chunk.read is not None:
-            after, last = chunk.read.after, chunk.read.last
-            ahead = [replace(c, after=after, complete=last) if c.table == chunk.table else c for c in tables]
-            tables = tuple(ahead)
-        self._make(EntryKind.CATALOG, self.position, tables=tables)
-        self.since_catalog = 0
+    chunk, cursors = self.chunks.chunk, self.cursors
+    if chunk is not None and chunk.reads:
+        after, last = chunk.reads[-1].after, chunk.reads[-1].last
+        self.cursors = {**cursors, chunk.table: replace(cursors[chunk.table], after=after, complete=last)}
+    _make_catalog(self)
+    self.cursors = cursors
 
 
 # --------------------------------------------------------------------------------------------------------- lost changes
@@ -223,7 +227,7 @@ CAPTURE_MUTANTS = (
         "keep-alive-confirms-while-pending",
         "the position of a keep-alive is confirmed at once",
         "capture-groups",
-        patch((Capture, "_on_keep_alive", _confirm_keep_alive)),
+        patch((Capture, "_on_streamed", _confirm_keep_alive)),
         "ConfirmedIsCaptured",
         "breadth",
         5_000,
@@ -261,9 +265,9 @@ CAPTURE_MUTANTS = (
     ),
     Mutant(
         "parts-interleaved",
-        "a group that was open before a large transaction is written among or after its parts",
-        "capture-parts",
-        patch((Capture, "_on_part", _leave_group_open)),
+        "a chunk is written among the parts of a large transaction",
+        "capture-chunks-and-parts",
+        patch((Capture, "_write_chunk", _write_among_parts)),
         "EachTransactionOnce",
         "breadth",
         10_000,
@@ -356,14 +360,14 @@ CAPTURE_MUTANTS = (
         patch((ChunkReader, "begin", _trust_running)),
         "ChunkExact",
         "breadth",
-        100_000,
+        300_000,
         breaks=("capture K5",),
     ),
     Mutant(
         "chunk-keeps-changed-keys",
         "rows of a chunk are written although their keys were changed between its watermarks",
         "capture-chunks-and-parts",
-        patch((WholeChunk, "dropped", _drop_nothing)),
+        patch((Capture, "_make_chunk", _drop_nothing)),
         "ChunkExact",
         "breadth",
         5_000,
@@ -373,7 +377,7 @@ CAPTURE_MUTANTS = (
         "chunk-survives-truncation",
         "rows of a chunk are written although its table was truncated between its watermarks",
         "capture-truncation",
-        patch((WholeChunk, "dropped", _drop_only_keys)),
+        patch((Capture, "_make_chunk", _drop_only_keys)),
         "ChunkExact",
         "breadth",
         5_000,
@@ -383,7 +387,7 @@ CAPTURE_MUTANTS = (
         "chunk-before-high-watermark",
         "a chunk is written when its rows arrive, before changes that it may contain",
         "capture-chunks-and-parts",
-        patch((ChunkReader, "ended", _write_when_read)),
+        patch((ChunkReader, "on_read", _write_when_read)),
         "ChunkExact",
         "breadth",
         5_000,
@@ -396,7 +400,7 @@ CAPTURE_MUTANTS = (
         patch((Capture, "_make_catalog", _catalog_ahead)),
         "ChunkExact",
         "breadth",
-        100_000,
+        300_000,
         breaks=("capture K8",),
     ),
     Mutant(
@@ -436,7 +440,7 @@ CAPTURE_MUTANTS = (
         patch((Capture, "_on_opened", _keep_generation)),
         ("EachTransactionOnce", "ChunkExact"),
         "breadth",
-        50_000,
+        300_000,
         breaks=("capture K6",),
     ),
 )

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from trunkline.check.disks import NoDisk
 from trunkline.check.monitors.capture import CaptureScript, Transaction, capture_monitors
-from trunkline.check.scenario import NO_FAULTS, Boot, Faults, FreeTimer, Operation, ProcessSpec, Scenario
+from trunkline.check.scenario import NO_FAULTS, Boot, Faults, Operation, ProcessSpec, Scenario
+from trunkline.check.scenarios.capture_host import CaptureHost
 from trunkline.check.scenarios.capture_world import (
     COMMITS,
     DATABASE,
@@ -22,7 +23,7 @@ from trunkline.check.scenarios.capture_world import (
     Promote,
     Restart,
 )
-from trunkline.core.capture import Capture, CaptureConfig
+from trunkline.core.capture import CaptureConfig
 from trunkline.core.capture_messages import SlotState
 from trunkline.core.effects import Message
 from trunkline.core.role import Role
@@ -31,10 +32,6 @@ CONFIG = CaptureConfig(
     writer="",
     log=LOG,
     source=DATABASE,
-    tables=(),
-    group_size=2,
-    group_count=2,
-    group_ms=1,
     appends_max=2,
     catalog_after=1000,
     mark_after=50,  # less than a transaction, more than some watermarks
@@ -63,11 +60,10 @@ def scenario(
     troubles: int = 0,
     steps: tuple[Message, ...] | None = None,
     faults: Faults = NO_FAULTS,
-    group_timers: int = 0,
     sometimes: tuple[str, ...] = ("EntryLogged", "SlotConfirmed"),
 ) -> Scenario:
     """``steps`` of the database; by default each transaction commits."""
-    script = CaptureScript(rows, transactions)
+    script = CaptureScript(rows, transactions, tables)
     config = replace(
         CONFIG,
         recaptures=recaptures,
@@ -78,7 +74,7 @@ def scenario(
 
     def capture(process: str, order: int) -> ProcessSpec:
         def start(boot: Boot) -> Mapping[str, Role]:
-            role = Capture(replace(config, writer=f"{process}{boot.start}", tables=tables))
+            role = CaptureHost(replace(config, writer=f"{process}{boot.start}"))
             role.session = role.chunks.number = (boot.start * 2 + order) * SESSIONS
             return {"capture": role}
 
@@ -109,7 +105,6 @@ def scenario(
         fifo=True,
         eager_operations=False,
         crashable=names if faults.crash else (),
-        free_timers=(FreeTimer("*", "capture", "group", group_timers),) if group_timers else (),
         sometimes=sometimes,
     )
 
@@ -123,7 +118,6 @@ def groups() -> Scenario:
         "three small transactions, then WAL without changes; the capture crashes",
         *SMALL,
         NOISE,
-        group_timers=1,
         faults=ONE_CRASH,
     )
 
@@ -135,7 +129,6 @@ def parts() -> Scenario:
         SMALL[0],
         LARGE,
         SMALL[1],
-        group_timers=1,
         faults=ONE_CRASH,
     )
 
@@ -148,7 +141,6 @@ def appends() -> Scenario:
         LARGE,
         SMALL[1],
         troubles=2,
-        group_timers=1,
         sometimes=("EntryLogged", "SlotConfirmed", "SessionEnded"),
     )
 
@@ -160,7 +152,6 @@ def pair() -> Scenario:
         SMALL[0],
         SMALL[1],
         captures="a b",
-        group_timers=1,
         sometimes=("EntryLogged", "CaptureFenced"),
     )
 

@@ -19,7 +19,9 @@ from trunkline.check.monitors.capture import (
     SlotMoved,
     SourceCommitted,
     SourceDiverged,
+    piece_unit,
 )
+from trunkline.check.scenarios.capture_host import CatalogTaken, OpenWithCatalog
 from trunkline.check.scenarios.hosts import PassiveRole
 from trunkline.core.capture_messages import (
     AppendEnded,
@@ -29,15 +31,15 @@ from trunkline.core.capture_messages import (
     CloseSource,
     ConfirmPosition,
     KeepAlive,
-    OpenSource,
     Origin,
     Piece,
     ReadChunk,
+    Shape,
+    ShapeChange,
     SlotState,
     SourceOpened,
     StreamEnded,
     TableCursor,
-    TakenOver,
     TakeOver,
     TakeOverFailed,
     Touched,
@@ -138,8 +140,8 @@ class Database(PassiveRole):
                 return []
             case Snap(capture, request):
                 return self._snap(capture, request)
-            case OpenSource(session, create):
-                return self._open(source, session, create=create)
+            case OpenWithCatalog():
+                return self._open(source, message)
             case ReadChunk():
                 snap = Later(DATABASE, Snap(source, message))
                 return [*self._emit(message, high=False), Send(READS, snap)]
@@ -172,7 +174,10 @@ class Database(PassiveRole):
         touched = tuple(Touched(table, key) for table, key, _ in transaction.changes)
         touched = (Touched(transaction.truncates, ""),) if transaction.truncates else touched
         parts = [
-            Piece(session, number * LSN_STEP, number, 1, part == 0, part == transaction.parts - 1, touched)
+            Piece(
+                *(session, piece_unit(number, number), number * LSN_STEP, (number,), 1),
+                *(part == 0, part == transaction.parts - 1, touched),
+            )
             for part in range(transaction.parts)
         ]
         # Keep-alives may come between the pieces of a transaction.
@@ -201,9 +206,11 @@ class Database(PassiveRole):
 
     # --------------------------------------------------------------------------------------------------------- the slot
 
-    def _open(self, source: Address, session: int, *, create: bool) -> Effects:
-        ended = self._end_stream("another capture uses the slot")
-        if create and self.slot is not SlotState.PRESENT:
+    def _open(self, source: Address, asked: OpenWithCatalog) -> Effects:
+        session = asked.session
+        again = self.stream == (source, session)
+        ended = [] if again else self._end_stream("another capture uses the slot")
+        if asked.create and self.slot is not SlotState.PRESENT:
             self.slot = SlotState.PRESENT
             self.confirmed = self.created = self.wal_end
             ended.append(Announce(SlotMoved(self.confirmed, lost=False)))
@@ -216,8 +223,15 @@ class Database(PassiveRole):
             self.confirmed,
             self._running(len(self.script.transactions) + 1),
         )
-        started = self._start(source, session) if self.slot is SlotState.PRESENT else []
-        return [*ended, Send(source, opened), *started]
+        if self.slot is not SlotState.PRESENT:
+            return [*ended, Send(source, opened)]
+        known = dict(asked.schemas)
+        created = [
+            Send(source, Shape(session, table, table, ShapeChange.CREATED, True, opened.running))
+            for table in self.script.tables
+            if table not in known
+        ]
+        return [*ended, Send(source, opened), *created, *self._start(source, session)]
 
     def _start(self, source: Address, session: int) -> Effects:
         self.stream = (source, session)
@@ -251,11 +265,13 @@ class Database(PassiveRole):
         seen = [number for number in range(1, self.committed + 1) if number not in self.unseen]
         xid_next = max(seen, default=0) + 1
         state = self.script.state(self.committed, self.unseen)
-        left = [row for row in state if row[0] == request.table and row[1] > request.after]
+        left = [row for row in state if row[0] == request.table and row[1].encode() > request.after]
         rows, last = tuple(left[: self.chunk_rows]), len(left) <= self.chunk_rows
-        after = rows[-1][1] if rows else request.after
-        keys = tuple(key for _, key, _ in rows)
-        read = ChunkRead(request.session, request.chunk, keys, after, last, self._running(xid_next), xid_next)
+        after = rows[-1][1].encode() if rows else request.after
+        read = ChunkRead(
+            *(request.session, request.chunk, request.chunk, after, last),
+            *(self._running(xid_next), xid_next),
+        )
         served = Announce(ChunkServed(request.chunk, rows))
         return [served, *self._emit(request, high=True), Send(READS, Later(capture, read))]
 
@@ -282,7 +298,9 @@ class OneWriterLog(PassiveRole):
         self.number = 0  # of the last entry of the session
         self.position = 0
         self.origin: Origin | None = None
+        self.epoch = 0
         self.tables: tuple[TableCursor, ...] = ()
+        self.schemas: tuple[tuple[int, int], ...] = ()
         self.asked: tuple[Address, AppendEntry] | None = None
 
     def on_message(self, source: Address, message: Message) -> Effects:
@@ -291,7 +309,7 @@ class OneWriterLog(PassiveRole):
                 if not force and self.owner != source.process:
                     return [Send(source, TakeOverFailed(session, True))]
                 self.owner, self.session, self.number = source.process, session, 0
-                taken = TakenOver(session, self.position, self.origin, self.tables)
+                taken = CatalogTaken(session, self.position, self.origin, self.tables, self.epoch, self.schemas)
                 return [Announce(LogTakenOver(source.process)), Send(source, taken)]
             case AppendEntry():
                 return self._on_append(source, message)
@@ -327,9 +345,12 @@ class OneWriterLog(PassiveRole):
     def _commit(self, source: Address, entry: AppendEntry, outcome: AppendOutcome) -> Effects:
         self.number = entry.number
         if entry.last:
-            self.position, self.origin = entry.position, entry.origin
+            self.position, self.origin, self.epoch = entry.position, entry.origin, entry.epoch
         tables = {cursor.table: cursor for cursor in (*self.tables, *entry.tables)}
         self.tables = tuple(cursor for _, cursor in sorted(tables.items()))
+        if entry.shape is not None:
+            schemas = {**dict(self.schemas), entry.shape.table: entry.unit}
+            self.schemas = tuple(sorted(schemas.items()))
         return [Announce(EntryLogged(entry)), self._answer(source, entry, outcome)]
 
     def _answer(self, source: Address, entry: AppendEntry, outcome: AppendOutcome) -> Send:

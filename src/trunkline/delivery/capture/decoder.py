@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -75,6 +75,10 @@ class Cut(Struct, frozen=True):
 class Judge(Protocol):
     """Knows what a shape and a mark mean. It is asked in the order of the stream, when they are fed."""
 
+    def expect(self, oids: Collection[int]) -> None:
+        """Shapes of these tables follow."""
+        ...
+
     def relation(self, relation: Relation, lsn: int) -> Cut | None:
         """``lsn``: where the commit of its transaction begins. ``None``: the table stays as it is."""
         ...
@@ -106,6 +110,11 @@ class Decoder:
         return bool(self._messages or self._cuts or self._open is not None)
 
     @property
+    def whole(self) -> bool:
+        """Whether a transaction that has ended has not left yet."""
+        return COMMIT in self._kinds
+
+    @property
     def pending_bytes(self) -> int:
         """Of messages that were fed and have not left."""
         return self._bytes
@@ -119,6 +128,7 @@ class Decoder:
         if not kinds.translate(None, ORDINARY):
             self._add(messages, kinds)
             return
+        self._judge.expect({_oid(each) for each, kind in zip(messages, kinds, strict=True) if kind == RELATION})
         first = 0
         for number, kind in enumerate(kinds):
             if kind not in ORDINARY:
@@ -235,6 +245,10 @@ class Decoder:
             assert was_open is not None
             transactions = (Transaction(was_open.commit_lsn, was_open.commit_us, was_open.xid, 0),)
         return Changes(transactions, decoded.tables, size, index, ended, decoded.end_lsn if ended else 0)
+
+
+def _oid(message: bytes) -> int:
+    return int.from_bytes(message[1:5])
 
 
 def parse_relation(message: bytes) -> Relation:

@@ -38,7 +38,8 @@ RECEIVE_BYTES_MAX: Final = 2 * 1024 * 1024  # of one batch; one message more may
 FAILOVER_SERVER: Final = 170_000  # PostgreSQL 17: slots that standbys follow
 EPOCH_S: Final = 946_684_800  # PostgreSQL counts from the year 2000
 UNLIMITED: Final = (  # a snapshot that was exported must live as long as it is read
-    "SET statement_timeout = 0; SET idle_session_timeout = 0; SET idle_in_transaction_session_timeout = 0"
+    "SET statement_timeout = 0; SET idle_session_timeout = 0; SET idle_in_transaction_session_timeout = 0; "
+    "SET search_path = ''"  # names in values are complete, as in chunks
 )
 NO_RIGHT: Final = ("start walsender", "start WAL sender")  # parts of the server's messages
 DATA, ALIVE = b"wk"  # kinds of messages
@@ -76,16 +77,24 @@ class Status(Struct, frozen=True):
 class ReplicationConnection:
     """For one thread. ``password_env`` names the environment variable that holds the password."""
 
-    def __init__(self, dsn: str, password_env: str | None = None, *, silent_s: float = SILENT_S) -> None:
+    def __init__(
+        self, dsn: str, password_env: str | None = None, *, silent_s: float = SILENT_S, waker: int | None = None
+    ) -> None:
+        """``waker``: a descriptor; while it is readable, ``receive`` does not wait."""
         password = None if password_env is None else secret(password_env, f"the password for {dsn}")
+        self._waker = waker
         self._silent_s = silent_s
         self._status = Status()
+        self._stayed = 0.0  # when a status was sent instead of receiving
         self._unsent = False  # a status waits in the buffer of the connection
         self._connection = _connect(dsn, password)
         self._server = self._connection.pgconn
         try:
             self._poll = select.poll()
             self._poll.register(self._server.socket, select.POLLIN)
+            self._woken = select.poll()
+            for each in (self._server.socket, *([] if waker is None else [waker])):
+                self._woken.register(each, select.POLLIN)
             if self._server.server_version < OLDEST_SERVER:
                 raise ConfigError(f"the server is older than PostgreSQL {OLDEST_SERVER // 10_000}; upgrade it")
             self._server.nonblocking = 1
@@ -107,15 +116,26 @@ class ReplicationConnection:
         self._connection.close()
 
     @property
-    def fileno(self) -> int:
-        """Readable when something may be received."""
-        return self._server.socket
+    def backend(self) -> int:
+        """The process of the server."""
+        return self._server.backend_pid
 
     # --- commands ---
 
     def identify(self) -> SystemIdentity:
         [(system, timeline, lsn, database)] = self._ask("IDENTIFY_SYSTEM")
         return SystemIdentity(system or "", int(timeline or 0), lsn_number(lsn or ""), database or "")
+
+    def ends(self, identity: SystemIdentity) -> tuple[tuple[int, int], ...]:
+        """Where each timeline in the history of the present one ends; the last one is how far the WAL is written."""
+        found = list[tuple[int, int]]()
+        if identity.timeline > 1:
+            [(_, history)] = self._ask(f"TIMELINE_HISTORY {identity.timeline}")
+            for line in (history or "").splitlines():
+                words = line.partition("#")[0].split()
+                if len(words) >= 2:
+                    found.append((int(words[0]), lsn_number(words[1])))
+        return (*found, (identity.timeline, identity.lsn))
 
     def create_slot(
         self, name: str, *, snapshot: bool = False, failover: bool = False, wait_s: float = CREATE_S
@@ -209,7 +229,7 @@ class ReplicationConnection:
                     self._send(request=False)
                 left = deadline - time.monotonic()
                 waited = left < 0 and tried and not size  # a large message may arrive slowly
-                if size >= RECEIVE_BYTES_MAX or waited or not self._readable(0 if size else left):
+                if size >= RECEIVE_BYTES_MAX or waited or not self._arrives(0 if size else left):
                     break
                 self._server.consume_input()
                 self._heard, tried = time.monotonic(), True
@@ -219,6 +239,19 @@ class ReplicationConnection:
             raise self._failure(error) from error
         self._check_silence()
         return Received(messages, wal_end)
+
+    def stay(self, wait_ms: int) -> None:
+        """Instead of receiving: wait for so long, or for the waker, and keep the stream open."""
+        deadline = time.monotonic() + wait_ms / 1000
+        poll = select.poll()
+        if self._waker is not None:
+            poll.register(self._waker, select.POLLIN)
+        poll.poll(max(0, deadline - time.monotonic()) * 1000)
+        now = time.monotonic()
+        if now - self._stayed > REQUEST_S:
+            self._stayed = now
+            self.confirm(self._status)
+        self._heard = now  # it may have sent much
 
     def confirm(self, status: Status) -> None:
         """Send how far this reader is; positions never move back.
@@ -236,6 +269,13 @@ class ReplicationConnection:
         except psycopg.Error as error:
             raise self._failure(error) from error
 
+    def ask(self) -> None:
+        """Let the server send a keep-alive now: without changes it sends none of its own for half a minute."""
+        try:
+            self._send(request=True)
+        except psycopg.Error as error:
+            raise self._failure(error) from error
+
     def _send(self, *, request: bool) -> None:
         """A status that cannot leave now is replaced by a later one: the buffer holds one at most."""
         self._flush()
@@ -248,6 +288,11 @@ class ReplicationConnection:
 
     def _flush(self) -> None:
         self._unsent = self._server.flush() == 1
+
+    def _arrives(self, wait_s: float) -> bool:
+        """Whether the server sends something before the time is over, and before the waker is readable."""
+        found = self._woken.poll(max(0, wait_s) * 1000)
+        return any(descriptor != self._waker for descriptor, _ in found)
 
     def _readable(self, wait_s: float) -> bool:
         return bool(self._poll.poll(max(0, wait_s) * 1000))

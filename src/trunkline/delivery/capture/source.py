@@ -60,8 +60,9 @@ class Changes(Struct, frozen=True):
 class SchemaUnit(Struct, frozen=True):
     """A table begins, changes, is captured again or ends, here in the stream.
 
-    ``must_see``: transactions that ran when the table joined the stream. Some of their rows may never be streamed: a
-    chunk of this table is valid only if its snapshot sees all of them.
+    ``must_see``, of a table that is to be read: every transaction that has begun and that a snapshot taken when this
+    unit is returned would not see. Some of their rows may never be streamed, because they ran when the table joined the
+    stream, and others may be in the log: a chunk of this table is valid only if its snapshot sees all of them.
     """
 
     schema: TableSchema
@@ -135,6 +136,10 @@ class DatabaseSource(Protocol):
 
     def read_chunk(self, request: ChunkRequest) -> None:
         """Begin to read; the watermarks and the rows come with the stream. One chunk at a time."""
+        ...
+
+    def recapture(self, table: int, why: str) -> None:
+        """Begin a new generation of a table, at the next place in the stream. The request outlives a crash."""
         ...
 
     def confirm(self, position: int) -> None:

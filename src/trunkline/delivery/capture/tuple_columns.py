@@ -1,4 +1,6 @@
-"""Rows of many `pgoutput` messages as columns: where the text of each value is, found for all rows at once.
+"""Rows of many messages as columns: where the text of each value is, found for all rows at once.
+
+The messages are those of `pgoutput`, or of a `COPY` in the binary format.
 
 A loop in Python over each value of each row would limit a capture to a few ten thousand rows a second. So the messages
 of one table are read side by side: one step of numpy reads the next value of every row. Nothing is copied before the
@@ -29,6 +31,7 @@ KEY, OLD, NEW = b"KON"  # what a row is
 INSERT, UPDATE, DELETE = b"IUD"
 ROW_AT: Final = 6  # after the kind of the message, the table's number and the kind of the row
 MESSAGE_BYTES_MIN: Final = ROW_AT + 2
+NULL_LENGTH: Final = 2**32 - 1
 INLINE_BYTES_MAX: Final = 12  # of Arrow's views: shorter values stand in the view itself
 JOINED_BYTES_MAX: Final = 2**31 - 1  # offsets of Arrow's views have 32 bits
 _PADDING: Final = bytes(16)  # a word may be read at the last byte
@@ -132,6 +135,27 @@ def changed_rows(joined: JoinedMessages, numbers: NDArray[np.int64], columns: in
     )
 
 
+def copied_rows(joined: JoinedMessages, columns: int) -> list[Texts]:
+    """Rows in the binary format of `COPY`, one in each message, whose values are texts. Raises ``ProtocolError``."""
+    at, end = joined.starts, joined.ends
+    _require(at + 2 <= end, "a row without columns")
+    counts = joined.octets[at].astype(np.int64) << 8 | joined.octets[at + 1]
+    _require(counts == columns, f"a row that does not have the {columns} columns of its table")
+    at, found = at + 2, []
+    for _ in range(columns):
+        _require(at + 4 <= end, "a short row")
+        length = joined.unsigned32(at)
+        null = length == NULL_LENGTH
+        state = np.where(null, NULL, TEXT).astype(np.uint8)
+        length[null] = 0
+        at = at + 4
+        _require(at + length <= end, "a short row")
+        found.append(Texts(at, length, state))
+        at = at + length
+    _require(at == end, "bytes after a row")
+    return found
+
+
 def _filled(now: Texts, was: Texts) -> Texts:
     """T2."""
     absent = now.state == UNSENT
@@ -169,4 +193,4 @@ def _rows(joined: JoinedMessages, at: Places, end: Places, columns: int) -> tupl
 
 def _require(true: NDArray[np.bool_], otherwise: str) -> None:
     if not true.all():
-        raise ProtocolError(f"the server sent an invalid pgoutput message: {otherwise}; restart the capture")
+        raise ProtocolError(f"the server sent an invalid message: {otherwise}; restart the capture")

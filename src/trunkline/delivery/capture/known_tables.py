@@ -1,0 +1,341 @@
+"""The tables that a capture of PostgreSQL knows, at the end of what it has received: their numbers and versions.
+
+Rules
+ J1  Only a shape or a mark in the stream moves a table that is known; looks at the catalog are ahead of the stream.
+     What a look finds counts at a mark that is written after it, if a second look finds the same (H2 of
+     ``shape_changes``): so a table that nobody writes to changes, too.
+ J2  A new table counts at once: nothing of it was streamed. It is published first, in a transaction that keeps its
+     shape. If a known table still has its name, it waits until that one has been dropped or renamed.
+ J3  A table that is to be read names the transactions that are running then: what they changed before may never be
+     streamed, or it may be in the log already.
+ J4  A table that cannot be captured is reported once, and left out until it changes. It is not published either: the
+     server would refuse updates of a table without an identity.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
+
+import psycopg
+from msgspec.structs import replace
+from psycopg import sql
+
+from trunkline.delivery.capture.change_batches import Table
+from trunkline.delivery.capture.decoder import Cut
+from trunkline.delivery.capture.pgoutput import Relation
+from trunkline.delivery.capture.postgres import seen_of
+from trunkline.delivery.capture.postgres_catalog import (
+    FULL,
+    NOTHING,
+    ListedTable,
+    TableDefinition,
+    definitions_of,
+    listed_tables,
+    quoted,
+    relation_of,
+    schema_of,
+)
+from trunkline.delivery.capture.shape_changes import Changed, Recapture, Refused, Same, Verdict, judged
+from trunkline.delivery.capture.source import SchemaUnit, Unit
+from trunkline.delivery.capture.table_patterns import TablePatterns
+from trunkline.delivery.changes.columns import check_columns
+from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchema
+from trunkline.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+RUNNING: Final = "SELECT pg_current_xact_id()::text, pg_current_snapshot()::text"
+PUBLISHED: Final = (
+    "SELECT r.prrelid::bigint FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid "
+    "WHERE p.pubname = %s"
+)
+LEFT_OUT_EVERY: Final = 10  # looks: a key that is added to a table does not show in the list of tables
+
+Session = Callable[[], psycopg.Connection[Any]]
+
+
+class KnownTable:
+    """A table of the log."""
+
+    def __init__(self, schema: TableSchema, *, complete: bool = False) -> None:
+        self.schema = schema
+        self.complete = complete  # all rows of its generation were read
+        self.look: TableDefinition | None = None  # the last one that found it as it is known
+        self.table = Table(schema)
+
+
+class KnownTables:
+    """Of one stream. ``catalog``: what the log has at its beginning."""
+
+    def __init__(self, session: Session, patterns: TablePatterns, publication: str, catalog: Catalog | None) -> None:
+        self._session = session
+        self._patterns = patterns
+        self._publication = publication
+        self._next_number = 1 if catalog is None else catalog.next_number
+        tables = () if catalog is None else catalog.tables
+        self._interrupted = {  # K12: only a new generation can read them again
+            each.newest.number for each in tables if each.chunks and not each.complete and not each.newest.key
+        }
+        self._known = {each.newest.number: KnownTable(each.newest, complete=each.complete) for each in tables}
+        self._oids = {each.schema.oid: each for each in self._known.values()}
+        self._described: set[int] = set()  # oids of tables that the decoder has
+        self._ignored: set[int] = set()  # oids of tables that were described, and are not known
+        self._listed: dict[int, ListedTable] = {}  # by oid, in the last look
+        self._left_out: dict[int, str] = {}  # by oid: why (J4)
+        self._awaited: dict[int, dict[int, TableDefinition | None]] = {}  # by the number of the look whose mark is due
+        self._moved: set[int] = set()  # oids of tables that must be looked at again
+        self._looks = 0
+        self._fresh: dict[int, TableDefinition] = {}  # of the tables whose shapes were just received
+
+    # --- for chunks ---
+
+    def newest(self, number: int) -> Table | None:
+        """Any thread may ask."""
+        known = self._known.get(number)
+        return None if known is None else known.table
+
+    def look_again(self, number: int) -> None:
+        """A table was seen to be different. Any thread may say so."""
+        if (known := self._known.get(number)) is not None:
+            self._moved.add(known.schema.oid)
+
+    def reading(self, number: int, *, complete: bool) -> None:
+        if (known := self._known.get(number)) is not None:
+            known.complete = complete
+
+    # --- the stream ---
+
+    def expect(self, oids: Collection[int]) -> None:
+        """Shapes of these tables were received: one look for all of them."""
+        self._fresh = definitions_of(self._session(), sorted(oids)) if oids else {}
+
+    def relation(self, relation: Relation, lsn: int) -> Cut | None:
+        known = self._oids.get(relation.oid)
+        if known is None:
+            self._ignored.add(relation.oid)
+            return Cut((), ((relation.oid, None),))
+        found = self._fresh.get(relation.oid)
+        earlier = known.look if known.look is not None and known.look.lsn <= lsn else None
+        return self._moves(known, relation, found, earlier)
+
+    def _moves(
+        self, known: KnownTable, relation: Relation, found: TableDefinition | None, earlier: TableDefinition | None
+    ) -> Cut | None:
+        verdict = judged(known.schema, relation, found, earlier=earlier, complete=known.complete)
+        match verdict:
+            case Same(schema):
+                known.schema, known.look = schema, found
+                if relation.oid in self._described:
+                    return None
+                self._described.add(relation.oid)
+                known.table = Table(schema, relation.key)
+                return Cut((), ((relation.oid, known.table),))
+            case Changed(schema):
+                return self._version(known, schema, relation, found)
+            case Recapture(schema, reason):
+                logger.warning("all rows of %s are captured again: %s", quoted(schema.schema, schema.name), reason)
+                return self._version(known, schema, relation, found, reason)
+            case Refused(reason):
+                return self._leave(known, reason)
+
+    def _version(
+        self,
+        known: KnownTable,
+        schema: TableSchema,
+        relation: Relation,
+        found: TableDefinition | None,
+        reason: str = "",
+    ) -> Cut:
+        self._described.add(relation.oid)
+        again = SchemaChange.RECAPTURED in schema.changes
+        known.complete = known.complete and not again
+        known.schema, known.look, known.table = schema, found, Table(schema, relation.key)
+        unit = SchemaUnit(schema, self.running() if again else (), reason)
+        return Cut((unit,), ((relation.oid, known.table),))
+
+    def _leave(self, known: KnownTable, reason: str) -> Cut:
+        """The table is captured no more."""
+        schema, oid = known.schema, known.schema.oid
+        if reason:
+            logger.warning("%s is captured no more: %s", quoted(schema.schema, schema.name), reason)
+            self._left_out[oid] = reason
+        del self._known[schema.number], self._oids[oid]
+        self._described.discard(oid)
+        self._unpublish(oid)
+        gone = replace(schema, version=schema.version + 1, changes=(SchemaChange.TABLE_DROPPED,), defaults=b"")
+        return Cut((SchemaUnit(gone, why=reason),), ((oid, None),))
+
+    def resnapshot(self, schema: str, name: str, why: str) -> Cut | None:
+        tables = {(each.schema.schema, each.schema.name): each for each in self._known.values()}
+        known = tables.get((schema, name))
+        if known is None:
+            logger.warning("a new snapshot of %s was requested, which is not captured", quoted(schema, name))
+            return None
+        return self._again(known, why)
+
+    def _again(self, known: KnownTable, why: str) -> Cut:
+        """A new generation, in the same shape."""
+        old = known.schema
+        logger.warning("all rows of %s are captured again: %s", quoted(old.schema, old.name), why)
+        changes = (SchemaChange.RECAPTURED,)
+        known.schema = replace(
+            old, generation=old.generation + 1, version=old.version + 1, changes=changes, defaults=b""
+        )
+        known.complete = False
+        known.table = Table(known.schema, known.table.key)
+        described = ((old.oid, known.table),) if old.oid in self._described else ()
+        return Cut((SchemaUnit(known.schema, self.running(), why),), described)
+
+    # --- looks ---
+
+    def begin(self) -> list[Unit]:
+        """At the beginning of the stream: what the log lacks."""
+        published = self._published()
+        units = list[Unit]()
+        listed = listed_tables(self._session(), self._patterns)
+        absent = [each for oid, each in self._oids.items() if oid in listed and oid not in published]
+        if absent:
+            self._publish([each.schema.oid for each in absent])
+        for each in absent:
+            units += self._again(each, "the publication did not have it").units
+        for known in list(self._known.values()):
+            if known.schema.number in self._interrupted and known not in absent:
+                units += self._again(known, "it has no key, and was not read to its end").units
+        found, _ = self.look()
+        return units + found
+
+    def look(self) -> tuple[list[Unit], int | None]:
+        """Units that count at once, and the number of the look if a mark must confirm what it found (J1)."""
+        session = self._session()
+        self._looks += 1
+        listed = listed_tables(session, self._patterns)
+        moved, self._moved = self._moved, set()
+        again = set(self._left_out) if self._looks % LEFT_OUT_EVERY == 0 else set()
+        chosen = {oid for oid, each in listed.items() if self._listed.get(oid) != each}
+        chosen |= (moved | again) & set(listed)
+        self._listed = listed
+        found = definitions_of(session, sorted(chosen)) if chosen else {}
+        awaited: dict[int, TableDefinition | None] = {oid: None for oid in self._oids if oid not in listed}
+        awaited |= {
+            oid: seen
+            for oid, seen in found.items()
+            if (known := self._oids.get(oid)) is not None and not self._as_known(known, seen)
+        }
+        units = self._join([each for oid, each in found.items() if oid not in self._oids])
+        pending = {oid for each in self._awaited.values() for oid in each}
+        awaited = {oid: each for oid, each in awaited.items() if oid not in pending}
+        if not awaited:
+            return units, None
+        self._awaited[self._looks] = awaited
+        return units, self._looks
+
+    def _as_known(self, known: KnownTable, seen: TableDefinition) -> bool:
+        verdict: Verdict = judged(known.schema, relation_of(seen), seen, earlier=seen, complete=known.complete)
+        if not isinstance(verdict, Same) or _unfit(seen):
+            return False
+        known.look = seen
+        return True
+
+    def marked(self, number: int) -> Cut | None:
+        """The stream is at the mark of a look."""
+        awaited = self._awaited.pop(number, {})
+        now = definitions_of(self._session(), sorted(awaited))
+        cuts = list[Cut | None]()
+        for oid, before in sorted(awaited.items(), key=lambda each: each[1] is not None):  # drops first
+            known, seen = self._oids.get(oid), now.get(oid)
+            if known is None:
+                continue
+            if before is None:
+                cuts.append(self._leave(known, "" if seen is None else "no pattern selects it any more"))
+            elif seen is None or not seen.same_catalog(before):
+                self._moved.add(oid)
+            elif reason := _unfit(seen):
+                cuts.append(self._leave(known, reason))
+            else:
+                cuts.append(self._moves(known, relation_of(seen), seen, before))
+        units = [unit for cut in cuts if cut is not None for unit in cut.units]
+        tables = [table for cut in cuts if cut is not None for table in cut.tables]
+        return Cut(tuple(units), tuple(tables)) if units or tables else None
+
+    def _join(self, found: Iterable[TableDefinition]) -> list[Unit]:
+        """New tables (J2)."""
+        names = {(each.schema.schema, each.schema.name) for each in self._known.values()}
+        joining = []
+        for seen in found:
+            if (seen.schema, seen.name) in names:
+                self._moved.add(seen.oid)
+            elif reason := _unfit(seen):
+                if self._left_out.get(seen.oid) != reason:
+                    logger.warning("%s is not captured: %s", quoted(seen.schema, seen.name), reason)
+                self._left_out[seen.oid] = reason
+            else:
+                joining.append(seen.oid)
+        if not joining:
+            return []
+        units = list[Unit]()
+        shapes = self._publish(joining)
+        running = self.running()
+        for oid in joining:
+            if (shape := shapes.get(oid)) is None or _unfit(shape):
+                self._moved.add(oid)
+                continue
+            known = KnownTable(schema_of(shape, self._next_number))
+            known.look = shape
+            self._next_number += 1
+            self._known[known.schema.number] = self._oids[oid] = known
+            self._left_out.pop(oid, None)
+            units.append(SchemaUnit(known.schema, running))
+        return units
+
+    # --- the server ---
+
+    def running(self) -> tuple[int, ...]:
+        """J3."""
+        return running_transactions(self._session())
+
+    def _published(self) -> set[int]:
+        return {oid for (oid,) in self._session().execute(PUBLISHED.encode(), (self._publication,)).fetchall()}
+
+    def _publish(self, oids: Collection[int]) -> dict[int, TableDefinition]:
+        """Their shapes, as they are when their rows begin to be streamed."""
+        session, published = self._session(), self._published()
+        with session.transaction():
+            found = definitions_of(session, sorted(oids))
+            self._alter_publication("DROP", [each for oid, each in found.items() if oid in published & self._ignored])
+            published -= self._ignored  # so that the server describes them again
+            self._alter_publication("ADD", [each for oid, each in found.items() if oid not in published])
+            return definitions_of(session, sorted(oids))
+
+    def _unpublish(self, oid: int) -> None:
+        session = self._session()
+        if oid in self._published() and (seen := definitions_of(session, [oid]).get(oid)) is not None:
+            self._alter_publication("DROP", [seen])
+
+    def _alter_publication(self, change: str, tables: Collection[TableDefinition]) -> None:
+        if tables:
+            names = ", ".join(f"ONLY {quoted(each.schema, each.name)}" for each in tables)
+            publication = sql.Identifier(self._publication).as_string(None)
+            self._session().execute(f"ALTER PUBLICATION {publication} {change} TABLE {names}".encode())
+
+
+def running_transactions(session: psycopg.Connection[Any]) -> tuple[int, ...]:
+    """Every transaction that has begun and that a snapshot taken now does not see."""
+    [(own, text)] = session.execute(RUNNING.encode()).fetchall()
+    seen = seen_of(text)
+    return (*seen.running, *range(seen.xmax, int(own)))
+
+
+def _unfit(look: TableDefinition) -> str:
+    """Why a table cannot be captured, or an empty string."""
+    if not look.ordinary:
+        return "it is not an ordinary table"
+    if look.identity == NOTHING or (look.identity != FULL and not look.key):
+        name = quoted(look.schema, look.name)
+        return f"it has no key; add a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL"
+    try:
+        check_columns(schema_of(look, 1).vocabulary(), (), None)
+    except ConfigError as error:
+        return str(error)
+    return "" if look.live else "it has no columns that could be captured"
