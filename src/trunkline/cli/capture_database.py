@@ -112,9 +112,7 @@ def mariadb_address(options: argparse.Namespace) -> str:
     try:
         parts = urlsplit(options.mariadb)
         if parts.password is not None:
-            raise ConfigError(
-                "--mariadb holds a password; remove it, and name its environment variable: --password-env"
-            )
+            raise ConfigError("--mariadb holds a password; remove it, and name its variable with --password-env")
     except ValueError as error:
         raise ConfigError(f"--mariadb is not a valid address ({error}); write mariadb://USER@HOST:PORT") from None
     address = str(options.mariadb)

@@ -170,18 +170,11 @@ def _shown(found: dict[str, Any]) -> str:
     lines = [f"{found['log']}: {found['kind']} at {found['position_text']}, last commit {found['last_commit'] or '-'}"]
     if found["source_position"] is not None:
         seconds = "" if found["lag_seconds"] is None else f", {found['lag_seconds']:.1f} s"
-        lines.append(
-            f"behind the source: {size(found['lag_bytes'])}{seconds}; it keeps {size(found['retained_bytes'])}"
-        )
+        kept = size(found["retained_bytes"])
+        lines.append(f"behind the source: {size(found['lag_bytes'])}{seconds}; the source keeps {kept} for it")
+    counts = ("state", "version", "generation", "rows")
     rows = [
-        [
-            each["number"],
-            f"{each['schema']}.{each['name']}",
-            each["state"],
-            each["version"],
-            each["generation"],
-            each["rows"],
-        ]
+        [each["number"], f"{each['schema']}.{each['name']}", *(each[count] for count in counts)]
         for each in found["tables"]
     ]
     return "\n".join([*lines, "", table(["number", "table", *counts], rows)])
