@@ -49,6 +49,7 @@ def opened_slot(
 ) -> SourceOpened:
     """``position``: where the log stands. The stream is started if the slot is present, or was made."""
     identity = stream.identify()
+    ends = stream.ends(identity)
     state = slot_state(session, slot)
     if state is not SlotState.PRESENT and create:
         if state is SlotState.LOST:
@@ -68,7 +69,7 @@ def opened_slot(
         confirmed = lsn_number(text or "0/0")
     with session.reporting() as connection:
         running = running_transactions(connection)
-    return SourceOpened(Origin(identity.system, identity.timeline), stream.ends(identity), state, confirmed, running)
+    return SourceOpened(Origin(identity.system, identity.timeline), ends, state, confirmed, running)
 
 
 def slot_state(session: ServerSession, slot: str) -> SlotState:

@@ -117,7 +117,10 @@ class PostgresSource:
     # --- the beginning and the end ---
 
     def reach(self) -> None:
-        session = ServerSession(self._database.address)
+        address = self._database.address
+        with ReplicationConnection(address.dsn, address.password_env) as stream:
+            stream.check_server()
+        session = ServerSession(address)
         try:
             slot_state(session, self._database.slot)
         finally:
