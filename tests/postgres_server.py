@@ -62,6 +62,11 @@ class PostgresServer:
         assert self._directory is not None, "the server was not started"
         return self._directory
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server does not run"
+        return self._process.pid
+
     def __enter__(self) -> PostgresServer:
         try:
             self.start()

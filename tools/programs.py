@@ -25,9 +25,10 @@ class Program:
 SPARK = ("tests/delivery", "tests/spark", "tests/cli/test_deliver.py", "tests/cli/test_deliver_words.py")
 SYSTEM_DELIVERY = ("tests/system/test_capture_to_tables.py", "tests/system/test_delivery_kills.py")
 WITH_POSTGRES = (
-    *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard", "bench/delivery.py"),
-    *SYSTEM_DELIVERY,
+    *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard"),
+    *("bench/capture.py", "bench/delivery.py", *SYSTEM_DELIVERY),
 )
+WITH_MARIADB = ("tests/delivery", "bench/capture_mariadb.py")
 WITH_ETCD = (
     *("tests/metadata", "tests/contract", "tests/cli/test_observing_servers.py", "tests/system/test_leaving.py"),
     *("tests/system/test_long_maps.py", "tests/system/test_partitions.py"),
@@ -52,12 +53,15 @@ TABLE = (
     Program("iptables", "iptables", ("tests/system/test_partitions.py",), "the tests of partitions will be skipped"),
     Program("mkfs.ext4", "e2fsprogs", SMALL_DISKS, "the tests of power cuts will be skipped"),
     Program("postgres", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
+    Program("mariadbd", "mariadb-server", WITH_MARIADB, "the tests with MariaDB will be skipped"),
+    Program("mariadb-install-db", "mariadb-server", WITH_MARIADB, "the tests with MariaDB will be skipped"),
     Program("initdb", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
+    Program("pgbench", "postgresql", ("bench/capture.py",), "there is no load to capture"),
     # pip can install Java, too, without root: `run` tries that first.
     Program(
         "java",
         "openjdk-17-jre-headless",
-        (*SPARK, *SYSTEM_DELIVERY, *DEMO, "bench/delivery.py", "bench/spark.py"),
+        (*SPARK, *SYSTEM_DELIVERY, *DEMO, "bench/capture.py", "bench/delivery.py", "bench/spark.py"),
         "the tests with Spark will be skipped",
     ),
     Program("mmdebstrap", "mmdebstrap", ("tools/fresh.py",), "there is no bare Debian to test on"),
@@ -71,7 +75,7 @@ TABLE = (
     Program("env", "coreutils", ("run",)),
     Program("mount", "mount", (*SMALL_DISKS, "tools/fresh.py")),
     Program("umount", "mount", SMALL_DISKS),
-    Program("setpriv", "util-linux", (*WITH_POSTGRES, "tools/fresh.py")),
+    Program("setpriv", "util-linux", (*WITH_POSTGRES, *WITH_MARIADB, "tools/fresh.py")),
     Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),
     Program("uname", "coreutils", ("",)),  # called by the standard library

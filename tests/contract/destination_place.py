@@ -153,7 +153,8 @@ def forking() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["contract.warm_process"])
     path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)  # where the server finds this folder
+    folder = str(Path(__file__).parent.parent)  # where the server finds this folder
+    os.environ["PYTHONPATH"] = folder if path is None else f"{folder}{os.pathsep}{path}"
     try:
         forkserver.ensure_running()
     finally:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from contract.destination_place import Change, Row, Table, apply, content, staged
 from trunkline.core.fence import Decision
-from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.changes.column_steps import NEW, ColumnSteps
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.changes.versions import MARK_DIGITS
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
@@ -31,6 +34,17 @@ FLUSHED: Final = [
     {"id": 3, "tenant": "acme", "amount": 30},
     {"id": 4, "tenant": "acme", "amount": 40},
 ]
+
+
+def steps(
+    before: Columns, after: Mapping[Column, str | None], defaults: Mapping[str, Any] | None = None
+) -> ColumnSteps:
+    """``after``: each column, and its name before or ``None`` if it is new."""
+    places = {column.name: place for place, column in enumerate(before)}
+    origins = tuple(NEW if name is None else places[name] for name in after.values())
+    schema = arrow_schema(tuple(after))
+    row = pa.RecordBatch.from_pylist([{name: (defaults or {}).get(name) for name in schema.names}], schema)
+    return ColumnSteps(before, tuple(after), origins, row.serialize().to_pybytes() if defaults else b"")
 
 
 def seeded(table: Table, seed: Seed = SEED, rows: list[Row] | None = None) -> None:

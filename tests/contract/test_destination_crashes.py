@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from contract.destination_place import PATIENCE_S, Change, Row, Step, Table, apply, content, forking, run_until, worker
+from contract.destination_steps import steps
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import Mode, Op
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
@@ -36,6 +37,17 @@ CHANGES: Final[list[Change]] = [
 CHANGED: Final[list[Row]] = [SEEDED[2], *(row for op, row in CHANGES if op is not Op.REMOVE)]
 INSERTS: Final[list[Change]] = [(Op.INSERT, row) for row in SEEDED]
 NOTED_ROW: Final[Row] = {"id": 9, "tenant": "acme", "amount": 9, "note": "new"}
+RESHAPED: Final = steps(  # the tenant takes the name of the amount, which is dropped
+    ORDERS,
+    {ORDERS[0]: "id", Column("amount", "VARCHAR"): "tenant", Column("note", "VARCHAR"): None},
+    {"note": "none"},
+)
+RESHAPED_CHANGES: Final[list[Change]] = [
+    (Op.REMOVE, {"id": 1}),
+    (Op.REPLACE, {"id": 2, "amount": "acme", "note": "two"}),
+    (Op.REPLACE, {"id": None, "amount": "acme", "note": None}),
+    (Op.INSERT, {"id": 4, "amount": "acme", "note": "four"}),
+]
 STATEMENTS_MAX: Final = 60
 ROUNDS: Final = 8
 KILLS: Final = 6
@@ -45,6 +57,13 @@ STEPS: Final[dict[str, tuple[Step, list[Row]]]] = {
     "mirror, with a new column": (
         (replace(FLUSH, columns=NOTED), [*CHANGES, (Op.INSERT, NOTED_ROW)]),
         [*({**row, "note": None} for row in CHANGED), NOTED_ROW],
+    ),
+    "mirror, with columns renamed, dropped and added": (
+        (replace(FLUSH, columns=RESHAPED.after, steps=RESHAPED), RESHAPED_CHANGES),
+        [
+            {"id": 3, "amount": "acme", "note": "none"},
+            *(row for op, row in RESHAPED_CHANGES if op is not Op.REMOVE),
+        ],
     ),
     "append": ((replace(FLUSH, mode="append"), INSERTS), [*SEEDED, *SEEDED]),
     "seed again": ((replace(SEED, through=20, token=2, columns=NOTED, expected=10), [NOTED_ROW]), [NOTED_ROW]),

@@ -12,9 +12,18 @@ import pyarrow as pa
 import pytest
 
 from delivery.group_log import changed, schema_of
-from trunkline.delivery.changes.column_steps import ColumnSteps, composed, no_steps, stepped_rows, steps_of
+from trunkline.delivery.changes.column_steps import (
+    ColumnSteps,
+    check_names,
+    composed,
+    no_steps,
+    renaming,
+    stepped_rows,
+    steps_of,
+)
 from trunkline.delivery.changes.columns import Column, arrow_schema
 from trunkline.delivery.changes.schemas import Malformed, SchemaChange, SourceColumn, TableSchema, stepped
+from trunkline.errors import ConfigError
 
 FIRST = schema_of(1, "id BIGINT, a VARCHAR, b VARCHAR, n INTEGER")
 ADDED, DROPPED, RENAMED, WIDENED = (
@@ -44,6 +53,21 @@ def after(found: ColumnSteps) -> dict[str, Any]:
     rows = pa.Table.from_pylist([ROW], arrow_schema(found.before))
     [row] = stepped_rows(rows.select(rows.column_names[::-1]), found).to_pylist()
     return dict(row)
+
+
+def renamed(found: ColumnSteps) -> dict[str, Any]:
+    """What becomes of the row in a table that renames, adds and drops one column after the other."""
+    row = {name: (name, value) for name, value in ROW.items()}
+    plan = renaming(found)
+    for old, new in plan.renames:
+        row[new] = row.pop(old)
+        assert len({name.lower() for name in row}) == len(row), "two columns with one name"
+    for name, value in (found.default_row().to_pylist() or [{}])[0].items():
+        assert name.lower() not in {each.lower() for each in row}
+        row[name] = (name, value)
+    for name in plan.drops:
+        del row[name]
+    return {name: value for name, (_, value) in row.items()}
 
 
 def test_nothing_happens_between_a_version_and_itself_and_when_only_the_order_changes() -> None:
@@ -114,6 +138,16 @@ def test_there_are_no_steps_to_another_generation_and_none_between_versions_that
         composed(no_steps(FIRST.vocabulary()), no_steps(FIRST.vocabulary()[:2]))
 
 
+def test_the_configuration_names_a_column_that_was_renamed_or_dropped() -> None:
+    found = steps(FIRST, with_columns(FIRST, "1 number BIGINT, 2 a VARCHAR, 4 n INTEGER"))
+    check_names(found, ("number",), "a")
+    check_names(found, ("never there",), "a")  # that is reported elsewhere
+    with pytest.raises(ConfigError, match=r"^key: column 'id' is 'number' in the source now; write number there"):
+        check_names(found, ("id",), "a")
+    with pytest.raises(ConfigError, match=r"^routing.column: column 'b' was dropped from the source"):
+        check_names(found, ("number",), "b")
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_any_history_of_columns_gives_rows_the_values_that_one_step_after_the_other_gives_them(seed: int) -> None:
     chance = random.Random(seed)
@@ -126,9 +160,10 @@ def test_any_history_of_columns_gives_rows_the_values_that_one_step_after_the_ot
         names = [column.name for column in columns[1:]]
         if chance.random() < 0.5:
             chance.shuffle(names)
+            names = [name.swapcase() if chance.random() < 0.2 else name for name in names]
         named = [msgspec.structs.replace(one, name=name) for one, name in zip(columns[1:], names, strict=True)]
         columns = [columns[0], *named]
-        free = [name for name in "abnxyz" if name not in names]
+        free = [name for name in "abnxyz" if name not in {each.lower() for each in names}]
         for name in chance.sample(free, chance.randrange(2)):
             columns.append(SourceColumn(name, chance.choice(["INTEGER", "SMALLINT"]), number, 20))
             fresh.append(name)
@@ -142,5 +177,6 @@ def test_any_history_of_columns_gives_rows_the_values_that_one_step_after_the_ot
     for older, newer in pairwise(versions):
         rows = stepped(rows, older, newer)
     assert after(steps(*versions)) == rows.to_pylist()[0]
+    assert renamed(steps(*versions)) == rows.to_pylist()[0]
     middle = chance.randrange(len(versions))
     assert composed(steps(*versions[: middle + 1]), steps(*versions[middle:])) == steps(*versions)

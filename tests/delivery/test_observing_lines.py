@@ -79,6 +79,17 @@ def test_duplicates_and_missing_rows_are_warned_of(rig: Make, caplog: pytest.Log
     assert (one.seen("a").duplicates, one.seen("b").missing) == (2, 3)
 
 
+def test_columns_that_a_destination_followed_are_warned_of_with_what_it_cost(
+    rig: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = started(rig, ["a", "b"])
+    one.tell(SourceAt(11))
+    done = "renamed 'x' to 'y'; rewrote 7 rows in 1 file, 900 bytes"
+    one.work({"a": Result("a", Outcome.APPLIED, reshaped=done), "b": Result("b", Outcome.APPLIED)})
+    (line,) = lines(caplog, "columns_changed")
+    assert (line.levelno, fields(line)["destination"], fields(line)["done"]) == (logging.WARNING, "a", done)
+
+
 @pytest.mark.parametrize(
     ("outcome", "event"),
     [(Outcome.FENCED, "fenced"), (Outcome.TRANSIENT, "backed_off"), (Outcome.UNKNOWN, "backed_off")],

@@ -164,6 +164,7 @@ class Result(Struct, frozen=True, array_like=True):
     written: int = 0
     duplicates: int = 0  # rows that shared a key with another row
     missing: int = 0  # keys to remove or replace that were not there
+    reshaped: str = ""  # what was done to the columns, and what it cost
 
 
 class JobDone(Message, frozen=True):

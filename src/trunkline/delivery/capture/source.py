@@ -138,6 +138,10 @@ class DatabaseSource(Protocol):
         """Begin to read; the watermarks and the rows come with the stream. One chunk at a time."""
         ...
 
+    def recapture(self, table: int, why: str) -> None:
+        """Begin a new generation of a table, at the next place in the stream. The request outlives a crash."""
+        ...
+
     def confirm(self, position: int) -> None:
         """The source may forget everything up to here."""
         ...

@@ -18,15 +18,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.delivery.changes.schemas import TableSchema, check_step, defaults_in
+from trunkline.errors import ConfigError
 
 NEW: Final = -1  # the origin of a column that is new
+ON_THE_WAY: Final = f"{RESERVED_PREFIX}_column_"  # the name of a column while another one has its next name
 
 
 class ColumnSteps(Struct, frozen=True):
@@ -80,6 +83,74 @@ class ColumnSteps(Struct, frozen=True):
     def now(self, name: str) -> str | None:
         """The present name of a column that was ``name`` before; ``None`` if it was dropped, or never was."""
         return next((new.name for old, new in self.kept if old.name == name), None)
+
+    def followed(self, held: Columns) -> Columns:
+        """The columns of a destination that holds those ``before``, in its own order, after the steps (C5)."""
+        names = {old.name: new for old, new in self.kept}
+        return (*(names[column.name] for column in held if column.name in names), *self.added)
+
+
+class Renaming(NamedTuple):
+    """Renames in an order in which no two columns share a name, whatever its case; and what is left to drop then."""
+
+    renames: tuple[tuple[str, str], ...]
+    drops: tuple[str, ...]
+
+
+def renaming(steps: ColumnSteps) -> Renaming:
+    """A name that is still taken is reached by way of a reserved one. Columns are dropped last: none may be the only
+    one of its table."""
+    held = {column.name.lower() for column in steps.before}
+    wanted = {column.name.lower() for column in steps.after}
+    away: list[tuple[str, str]] = []
+    straight: list[tuple[str, str]] = []
+    home: list[tuple[str, str]] = []
+    drops: list[str] = []
+    for old, new in steps.renamed:
+        if new.name.lower() in held:
+            away.append((old.name, f"{ON_THE_WAY}{len(away)}"))
+            home.append((away[-1][1], new.name))
+        else:
+            straight.append((old.name, new.name))
+    for old in steps.dropped:
+        if old.name.lower() in wanted:
+            away.append((old.name, f"{ON_THE_WAY}{len(away)}"))
+            drops.append(away[-1][1])
+        else:
+            drops.append(old.name)
+    return Renaming((*away, *straight, *home), tuple(drops))
+
+
+def unknown_changes(steps: ColumnSteps, held: Columns) -> tuple[str, ...]:
+    """The differences between a destination and the columns that the source had at its position: another program
+    changed the table, and the steps do not fit it."""
+    types = {column.name: column.type for column in held}
+    expected = {column.name for column in steps.before}
+    problems = [f"column {column.name!r} is missing" for column in steps.before if column.name not in types]
+    problems += [
+        f"column {column.name!r} is {types[column.name]} here and was {column.type} in the source"
+        for column in steps.before
+        if types.get(column.name, column.type) != column.type
+    ]
+    problems += [f"column {column.name!r} is not in the source" for column in held if column.name not in expected]
+    return tuple(problems)
+
+
+def check_names(steps: ColumnSteps, key: Sequence[str], routing: str) -> None:
+    """Raises ``ConfigError`` that names the line to change if a column of the configuration has another name now."""
+    names = {column.name for column in steps.after}
+    for line, name in (*(("key", name) for name in key), ("routing.column", routing)):
+        if name in names or name not in {column.name for column in steps.before}:
+            continue
+        if (now := steps.now(name)) is not None:
+            raise ConfigError(
+                f"{line}: column {name!r} is {now!r} in the source now; write {now} there in the pipeline's file and "
+                "restart the deliverer, which seeds the destination again"
+            )
+        raise ConfigError(
+            f"{line}: column {name!r} was dropped from the source; name another one there in the pipeline's file and "
+            "restart the deliverer, which seeds the destination again"
+        )
 
 
 def no_steps(columns: Columns) -> ColumnSteps:

@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from itertools import pairwise
 from typing import Final
 
@@ -91,9 +92,41 @@ class DatabaseReader:
         """The position of the last whole transaction."""
         return self._lsn
 
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def table(self, number: int) -> CatalogTable:
+        return replace(self._tables[number], rows=self._counts[number])
+
     def tables(self) -> tuple[CatalogTable, ...]:
         """All tables, with every version whose rows may follow, by number."""
-        return tuple(replace(self._tables[number], rows=self._counts[number]) for number in sorted(self._tables))
+        return tuple(self.table(number) for number in sorted(self._tables))
+
+    def find(self, number: int) -> CatalogTable | None:
+        """``None``: there is none with this number, or it was dropped."""
+        return self.table(number) if number in self._tables else None
+
+    def number_of(self, schema: str, name: str) -> int | None:
+        """The number of the table that has this name."""
+        for number, table in self._tables.items():
+            if (table.newest.schema, table.newest.name) == (schema, name):
+                return number
+        return None
+
+    @property
+    def glsn(self) -> int:
+        """Of the last entry."""
+        return self._glsn
+
+    def copy(self, chosen: Choice) -> DatabaseReader:
+        """Another reader in the same state, for the rows of other tables."""
+        made = copy(self)
+        made._chosen = chosen
+        made._tables, made._counts, made._layouts = dict(self._tables), dict(self._counts), dict(self._layouts)
+        made._incomplete = set(self._incomplete)
+        made._history = {number: list(versions) for number, versions in self._history.items()}
+        return made
 
     def catalog(self) -> Catalog:
         """What a catalog entry that follows has to say."""

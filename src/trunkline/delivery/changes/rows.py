@@ -20,6 +20,9 @@ OP_COLUMN: Final = "_trunkline_op"  # int8: an Op
 VERSION_COLUMN: Final = "_trunkline_version"
 ORDINAL_COLUMN: Final = "_trunkline_ordinal"  # the number of a change within its version
 KIND_COLUMN: Final = "_trunkline_kind"  # text: a ChangeKind
+# Of arrived and staged rows, only where a window has rows with values that it does not state:
+UNCHANGED_COLUMN: Final = "_trunkline_unchanged"  # bits of columns, the lowest first, whose values stay; NULL: none
+ORIGIN_COLUMN: Final = "_trunkline_origin"  # route and key of the row that has them at the window's beginning
 
 BATCH_ROWS: Final = 65_536  # of a batch that is read
 

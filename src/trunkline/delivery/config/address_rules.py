@@ -49,6 +49,7 @@ NOTES: Final = {  # documentation of the keys
     "format": "`changes`: as `trunkline capture` writes them; `debezium`: JSON envelopes, with or without their schema",
     "columns": "names and types, as DuckDB writes them; required for Debezium events without a schema. Numbers that "
     "are times need a unit: TIMESTAMP_S, _MS, _US or _NS, TIME_MS, _US or _NS",
+    "log.table": "of the log of a whole database: SCHEMA.TABLE, such as public.orders; none: the log has one table",
     "malformed": "a malformed event halts the pipeline, or is skipped and kept in `dead_letters`",
     "dead_letters": "the log for skipped events, each with its position and the reason; created if it does not exist",
     "tls_ca": "the CA certificate of the log's cluster; without it connections are not encrypted",
@@ -146,6 +147,9 @@ def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
         yield from connect_faults(text)
     elif field in ("password_env", "token_env"):
         yield from variable_faults(text)
+    elif field == "table" and kind is LogAddress:
+        if not all(text.partition(".")):
+            yield f"{text!r} has no schema; write SCHEMA.TABLE, such as public.orders"
     elif field == "table" and text.lower().startswith(RESERVED_PREFIX):
         yield f"{text!r} starts with the reserved prefix {RESERVED_PREFIX}; choose another name"
     elif field in ("table", "schema") and kind is PostgresAddress and len(text.encode()) > POSTGRES_NAME_BYTES_MAX:
@@ -218,8 +222,8 @@ def identity(address: Address) -> tuple[str, ...]:
             parts = ["delta", path_identity(path)]
         case PostgresAddress(dsn=dsn, schema=schema, table=table):
             parts = ["postgres", *_database(dsn), schema, table]
-        case LogAddress(connect=connect, log=log):
-            parts = ["log", connect, log]
+        case LogAddress(connect=connect, log=log, table=table):
+            parts = ["log", connect, log, table or ""]
     return tuple(part.casefold() for part in parts)
 
 

@@ -40,6 +40,7 @@ class LogAddress(Struct, frozen=True, tag_field="type", tag="log", forbid_unknow
 
     log: str
     connect: str = "127.0.0.1:7400"
+    table: str | None = None  # of the log of a whole database: SCHEMA.TABLE
     format: Literal["changes", "debezium"] = "changes"
     columns: dict[str, str] = {}  # name -> type; for events without a schema
     malformed: Literal["halt", "skip"] = "halt"

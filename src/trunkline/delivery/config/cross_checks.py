@@ -135,6 +135,9 @@ def check_destinations(
     if isinstance(source, LogAddress) and source.malformed == "skip" and source.dead_letters is None:
         why = "skip needs dead_letters: the name of a log that keeps what is skipped"
         problems.add(root.at("source").at("malformed"), why)
+    if isinstance(source, LogAddress) and source.table is not None and source.format == "debezium":
+        why = "is for logs that `trunkline capture` writes; remove it, or `format`"
+        problems.add(root.at("source").at("table"), why)
     _check_tables(source, placed, problems)
     node = root.at("discover").at("template")
     tried = [(node, replace(each, address=filled(each.address, name, name))) for each in templates for name in "ab"]

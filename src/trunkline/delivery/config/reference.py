@@ -75,7 +75,8 @@ def _address_rows() -> list[str]:
     rows = [f"| `type` | {', '.join(KINDS)} | required | selects the other keys; a source cannot be `postgres` |"]
     for kind, address in KINDS.items():
         for name, key in keys_of(address).items():
-            rows.append(_line(f"`{name}` ({kind})", key.allowed, _default(key.required, key.default), NOTES[name]))
+            note = NOTES.get(f"{kind}.{name}") or NOTES[name]
+            rows.append(_line(f"`{name}` ({kind})", key.allowed, _default(key.required, key.default), note))
     return rows
 
 

@@ -12,6 +12,7 @@ from trunkline.core.planner_tracks import PlannerConfig
 from trunkline.delivery.changes.columns import check_columns, check_routing
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.config.address_rules import shared_place
+from trunkline.delivery.config.addresses import Address, LogAddress
 from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import Source
 
@@ -46,7 +47,7 @@ def planner_config(pipeline: Pipeline) -> PlannerConfig:
 def digest_of(pipeline: Pipeline, destination: DestinationConfig) -> str:
     """Of all that decides which rows a destination holds: when it changes, the destination is seeded again."""
     decisive = (
-        pipeline.source,
+        _lasting(pipeline.source),
         pipeline.routing,
         pipeline.key,
         destination.address,
@@ -58,8 +59,16 @@ def digest_of(pipeline: Pipeline, destination: DestinationConfig) -> str:
 
 def pipeline_digest(pipeline: Pipeline) -> str:
     """Of the configuration that all deliverers of a pipeline must share."""
-    common = (pipeline.source, pipeline.routing, pipeline.key, pipeline.destinations, pipeline.discover)
+    common = (_lasting(pipeline.source), pipeline.routing, pipeline.key, pipeline.destinations, pipeline.discover)
     return _digest(common)
+
+
+def _lasting(address: Address) -> object:
+    """An address as earlier versions wrote it: a key that they did not know counts only if it is set."""
+    found: dict[str, object] = msgspec.to_builtins(address)
+    if isinstance(address, LogAddress) and address.table is None:
+        del found["table"]
+    return found
 
 
 def _digest(value: object) -> str:
@@ -72,3 +81,4 @@ def check_source(pipeline: Pipeline, source: Source) -> None:
     columns = source.columns(state.version)
     check_columns(columns, pipeline.key, pipeline.routing.column)
     check_routing(columns, pipeline.routing.column)
+    source.check_keys(pipeline.key, pipeline.routing.column)

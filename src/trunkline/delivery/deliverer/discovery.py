@@ -45,7 +45,7 @@ class Discovery:
         values: dict[str, None] = {}
         if source.history != self._history:
             self._searched, self._history = BEFORE_ALL, source.history
-        while self._searched < source.version:
+        while 0 < source.version > self._searched:
             end = min((stop for stop in source.stops if stop > self._searched), default=source.version)
             after = self._searched if self._searched >= source.oldest else BEFORE_ALL
             window = Window(after, source.version if after == BEFORE_ALL else min(end, source.version))

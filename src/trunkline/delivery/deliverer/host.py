@@ -34,7 +34,7 @@ from trunkline.delivery.job.results import JobReport
 from trunkline.delivery.job.runner import Job, JobRunner
 from trunkline.delivery.job.work import TaskPipeline
 from trunkline.delivery.sources.factory import source_of
-from trunkline.errors import TrunklineError
+from trunkline.errors import TrunklineError, Unreachable
 from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
@@ -149,6 +149,8 @@ class Deliverer:
         self._send_configured()
         counted, _ = self._store.unrouted.counts(self._pipeline.name)
         source = self._watch.poll()  # after the counts: other deliverers may advance both
+        if once and not source.version and self._watch.waiting:
+            raise Unreachable(f"{self._watch.waiting}; run again then, or without --once")
         if counted > source.version:
             rewind_counts(self._store, self._pipeline.name, source.version)
         if self._discovery is not None:

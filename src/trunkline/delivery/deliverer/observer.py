@@ -201,6 +201,8 @@ class Observer:
             self.metrics.add("rows_written_total", each.written)
             self.metrics.add("duplicate_rows_total", each.duplicates)
             self.metrics.add("missing_rows_total", each.missing)
+            if each.reshaped:
+                self._log(logging.WARNING, "columns_changed", destination=each.destination, done=each.reshaped)
             if each.duplicates:
                 todo = "make the key unique in the source; one row of each key was kept"
                 self._log(logging.WARNING, "duplicates", destination=each.destination, rows=each.duplicates, todo=todo)

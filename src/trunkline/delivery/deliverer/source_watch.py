@@ -1,6 +1,7 @@
 """Polls the source for new versions in its own thread, and sends the planner what is new.
 
-A poll that does not end is as bad as one that fails: ``polling_s`` shows it. A source that no longer has the version of
+A poll that does not end is as bad as one that fails: ``polling_s`` shows it. A source whose newest changes cannot be
+read yet is reported like one that does not answer. A source that no longer has the version of
 the last poll was replaced, or restored from a backup: another history begins.
 """
 
@@ -71,6 +72,12 @@ class SourceWatch:
             return f"its version {before.version} has changed"
         return ""
 
+    @property
+    def waiting(self) -> str:
+        """Why the source has nothing newer, though it has changes; empty if it has not. Any thread."""
+        state = self._state
+        return "" if state is None else state.waiting
+
     def begin(self) -> None:
         self._thread = self._threads.start("source", self._watch)
 
@@ -90,7 +97,9 @@ class SourceWatch:
             self._began = monotonic()
             try:
                 self.poll()
-                error = ""
+                if self.waiting and self.waiting != error:
+                    logger.warning("the source has nothing to read yet: %s", self.waiting)
+                error = self.waiting
             except TrunklineError as failure:
                 self._hint = None
                 if str(failure) != error:

@@ -13,9 +13,13 @@ Rules
  T5  A seed replaces the whole table and the position in one transaction, whatever its source and position, but only if
      the position is the one that the seed was planned from (T2). A table without a position record is replaced only
      with ``replace_existing``.
- T6  Columns that the source gained or widened are added or widened in the same transaction; any other difference is
+ T6  A flush with ``steps`` renames, drops, adds and widens columns as the source did, in the same transaction; rows
+     that are older than a column get its default. The table must have the columns that the source had at its position.
+     Without steps, columns that the source gained or widened are added or widened. Any other difference is
      ``SchemaMismatch`` that names it, and nothing is written.
  T7  Errors tell the outcome: ``Refused`` errors mean that nothing changed; ``OutcomeUnknown`` that it may have.
+ T8  A value that UNCHANGED_COLUMN of a staged row names is not stated: it stays as the table has it, in the row whose
+     key ORIGIN_COLUMN has. A row that is not there is ``DestinationHalted``, and nothing is written.
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
-from trunkline.delivery.changes.column_steps import ColumnSteps
+from trunkline.delivery.changes.column_steps import ColumnSteps, unknown_changes
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
-from trunkline.errors import DestinationHalted, Fenced, PositionMoved
+from trunkline.errors import DestinationHalted, Fenced, PositionMoved, SchemaMismatch
 
 
 class Standing(Struct, frozen=True):
@@ -82,6 +86,7 @@ class Applied(Struct, frozen=True):
     duplicates: int = 0  # INSERTs whose key the table held, or that shared a key (policy warn)
     missing: int = 0  # keys to remove or replace that the table did not hold: another writer changed it
     already: bool = False  # the step was done before; nothing was written
+    reshaped: str = ""  # what was done to the columns, if the source's steps were followed, and what it cost
 
 
 class Destination(Protocol):
@@ -96,7 +101,10 @@ class Destination(Protocol):
         ...
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
-        """Apply staged rows: batches of ``OP_COLUMN`` and every source column; at most one row per key (mirror)."""
+        """Apply staged rows: batches of ``OP_COLUMN`` and every source column; at most one row per key (mirror).
+
+        They may have the columns of T8 as well.
+        """
         ...
 
     def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
@@ -115,6 +123,18 @@ class Destination(Protocol):
 
 
 # ------------------------------------------------------------------------------------------------- what kinds share
+
+
+def checked_steps(flush: Flush, held: Columns, what: str) -> ColumnSteps | None:
+    """The steps that a table with these columns has to follow (T6); ``None``: none, or the source cannot tell."""
+    if flush.steps is None:
+        return None
+    if problems := unknown_changes(flush.steps, held):
+        raise SchemaMismatch(
+            f"{what} does not have the columns that its source had at {flush.expected}: {'; '.join(problems)}; undo "
+            "the change of the table and resume, or reseed it"
+        )
+    return None if flush.steps.unchanged else flush.steps
 
 
 def reached(step: Flush | Seed) -> Standing:

@@ -6,8 +6,8 @@ Rules
  D2  After a failed commit the table is read again: the token or position shows another deliverer. All else is
      ``Unreachable``: another writer, such as a compaction, was faster, nothing was written, and the flush can be
      retried.
- D3  Rows change by rewriting their data files (``delta_merge``); a file that no commit names is invisible. A new or
-     wider column rewrites every file: a commit of delta-rs changes the columns only together with all files.
+ D3  Rows change by rewriting their data files (``delta_merge``); a file that no commit names is invisible. A change of
+     the columns rewrites every file, piece by piece: a commit of delta-rs changes them only together with all files.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ import pyarrow as pa
 from trunkline.delivery.backends.delta_types import columns_of, conformed, stored_schema
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
 from trunkline.delivery.backends.sql import identifier
+from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Columns, arrow_schema, check_columns, evolution
 from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached
+from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, checked_steps, judged, reached
 from trunkline.delivery.destinations.delta_files import FileWriter, removal
 from trunkline.delivery.destinations.delta_log import RETIRED, CommitLost, DeltaLog, LoadedVersion
 from trunkline.delivery.destinations.delta_merge import DeltaMerge, opened
+from trunkline.delivery.destinations.delta_steps import rewritten
+from trunkline.delivery.destinations.unstated import completed
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -63,13 +66,14 @@ class DeltaDestination:
         loaded = self._log.load()
         if (done := self._judged(loaded, flush, replace_existing=False)) is not None:
             return done
-        schema = self._schema_for(loaded, flush)
+        steps = checked_steps(flush, columns_of(loaded.schema), str(self._folder)) if loaded else None
+        schema = self._schema_for(loaded, flush, steps)
         loaded = self._log.with_features(loaded, schema) if loaded else None
-        replace = loaded is not None and schema != loaded.schema
+        replace = loaded is not None and (steps is not None or schema != loaded.schema)
         files = () if loaded is None else loaded.files
-        merge = DeltaMerge(self._folder, files, schema, flush.key, flush.mode, flush.duplicates, self._step)
+        merge = DeltaMerge(self._folder, files, schema, flush.key, flush.mode, flush.duplicates, self._step, steps)
         with self._writer(schema, flush.key) as writer:
-            for piece in merge.pieces(staged, replace):
+            for piece in merge.pieces(completed(staged, flush, merge.held, str(self._folder)), replace):
                 writer.add(piece)
             added = writer.keep()
         removed = [] if replace else [removal(file) for file in merge.touched]
@@ -79,7 +83,7 @@ class DeltaDestination:
             if (done := self._judged(lost.now, flush, replace_existing=False)) is not None:
                 return done
             raise Unreachable(str(lost)) from lost
-        return merge.applied(flush.through)
+        return merge.applied(flush.through, "" if steps is None else rewritten(steps, files))
 
     def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
         check_columns(seed.columns, seed.key, None)
@@ -166,11 +170,14 @@ class DeltaDestination:
                 "choose another key"
             )
 
-    def _schema_for(self, loaded: LoadedVersion | None, flush: Flush) -> pa.Schema:
+    def _schema_for(self, loaded: LoadedVersion | None, flush: Flush, steps: ColumnSteps | None) -> pa.Schema:
         """The schema after the flush: the table's own one, or one that follows the source (T6)."""
         if loaded is None:
             return stored_schema(flush.columns, flush.source)
         held = columns_of(loaded.schema)
+        if steps is not None:
+            check_columns(flush.columns, flush.key, None)
+            return stored_schema(steps.followed(held), flush.source)
         change = evolution(flush.columns, held)
         if change.problems:
             raise SchemaMismatch(f"{self._folder}: {'; '.join(change.problems)}; seed the destination again")

@@ -22,9 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trunkline.delivery.backends.delta_types import conformed
+from trunkline.delivery.changes.column_steps import ColumnSteps
+from trunkline.delivery.changes.columns import Columns, arrow_schema
 from trunkline.delivery.changes.rows import OP_COLUMN, DuplicatePolicy, Mode, Op
 from trunkline.delivery.destinations.contract import Applied
 from trunkline.delivery.destinations.delta_files import SMALL_FILES_MAX, DeltaDataFile, bounded
+from trunkline.delivery.destinations.delta_steps import FileSteps
 from trunkline.errors import DuplicateKey, Unreachable
 
 # Staged rows that wait in memory. More: more memory; less: wider bounds after a large flush.
@@ -120,10 +123,12 @@ class DeltaMerge:
         mode: Mode,
         duplicates: DuplicatePolicy,
         step: Callable[[str], None],
+        steps: ColumnSteps | None = None,
     ) -> None:
         self.touched: list[DeltaDataFile] = []  # the files that the new ones replace
         self._folder = folder
-        self._files = files
+        self._stepped = FileSteps(steps)
+        self._files = [self._stepped.file(file) for file in files]
         self._schema = schema
         self._key = tuple(key) if mode == "mirror" else ()
         self._duplicates = duplicates
@@ -136,12 +141,12 @@ class DeltaMerge:
         self._removed = self._written = 0
         self._found = np.zeros(0, np.bool_)
 
-    def applied(self, position: int) -> Applied:
+    def applied(self, position: int, reshaped: str = "") -> Applied:
         """Valid when ``pieces`` is exhausted."""
         ops = self._all_ops()
         duplicates = int(np.count_nonzero(self._found & (ops == Op.INSERT)))
         missing = int(np.count_nonzero(~self._found & (ops != Op.INSERT)))
-        return Applied(position, self._removed, self._written, duplicates, missing)
+        return Applied(position, self._removed, self._written, duplicates, missing, reshaped=reshaped)
 
     def pieces(self, staged: Iterable[pa.RecordBatch], whole: bool = False) -> Iterator[pa.Table]:
         """The rows to write; ``whole``: of all files, not only touched ones. May raise ``DuplicateKey``."""
@@ -165,6 +170,23 @@ class DeltaMerge:
                 yield waiting.take(mine)
         if waiting is not None:
             yield waiting.filter(pa.array(left))
+
+    def held(self, keys: pa.Table, key: Columns, columns: Columns) -> pa.Table:
+        """The rows of the table that have these keys: the key columns and these (T8)."""
+        read = (*key, *columns)
+        stored = pa.schema([self._schema.field(column.name) for column in read])
+        wanted = conformed(keys, pa.schema([self._schema.field(column.name) for column in key]))
+        known = KeySet([column.name for column in key], wanted.columns)
+        found = [stored.empty_table()]
+        for file in known.candidates(self._files):
+            self._step("look up")
+            with opened(self._folder, file) as reader:
+                names = [self._stepped.held_name(column.name) for column in read]
+                there = [name for name in names if name in reader.schema_arrow.names]
+                rows = conformed(self._stepped.rows(reader.read(columns=there, use_threads=False)), stored)
+            mine = known.match(rows.select(known.names).columns) >= 0
+            found.append(rows.filter(pa.array(mine)))
+        return conformed(pa.concat_tables(found), arrow_schema(read))
 
     def _stage(self, batch: pa.Table) -> None:
         ops = batch.column(OP_COLUMN).to_numpy()
@@ -213,8 +235,9 @@ class DeltaMerge:
         for file in files:
             self._step("look up")
             with opened(self._folder, file) as reader:
-                names = [name for name in self._key if name in reader.schema_arrow.names]
-                tables.append(conformed(reader.read(columns=names, use_threads=False), schema))
+                names = [name for name in map(self._stepped.held_name, self._key) if name in reader.schema_arrow.names]
+                rows = self._stepped.rows(reader.read(columns=names, use_threads=False))
+                tables.append(conformed(rows, schema))
                 portion.append((file, reader.metadata.num_rows))
             if sum(map(len, tables)) >= MATCHED_ROWS:
                 yield portion, pa.concat_tables(tables)
@@ -245,7 +268,8 @@ class DeltaMerge:
         with opened(self._folder, file) as reader:
             start = 0
             for group in range(reader.num_row_groups):
-                rows = conformed(reader.read_row_group(group, use_threads=False), self._schema)
+                rows = self._stepped.rows(reader.read_row_group(group, use_threads=False))
+                rows = conformed(rows, self._schema)
                 if index is not None:
                     end = start + len(rows)
                     rows, start = rows.filter(pa.array(index[start:end] < 0)), end

@@ -34,6 +34,7 @@ from trunkline.delivery.destinations.contract import (
     Flush,
     Seed,
     Standing,
+    checked_steps,
     judged,
     mark_of,
     reached,
@@ -60,6 +61,7 @@ from trunkline.delivery.destinations.ducklake_stage import (
     key_text,
     stage_rows,
 )
+from trunkline.delivery.destinations.ducklake_steps import follow_steps
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -177,8 +179,8 @@ class DuckLakeDestination:
         lake.run("BEGIN")
         columns = self._table_columns(lake)
         if columns is not None and self._advance(lake, flush):
-            self._evolve(lake, flush.columns, columns)
-            applied = self._apply(lake, flush, stage)
+            reshaped = self._evolve(lake, flush, columns)
+            applied = self._apply(lake, flush, stage, reshaped)
             lake.commit()
         else:
             applied = self._judged_flush(lake, flush, stage)
@@ -212,11 +214,12 @@ class DuckLakeDestination:
         found = self._state(lake)
         if (done := self._judged(found, flush, replace_existing=False)) is not None:
             return done
+        reshaped = ""
         if found.columns is None:
             self._make_table(lake, flush.columns)
         else:
-            self._evolve(lake, flush.columns, found.columns)
-        applied = self._apply(lake, flush, stage)
+            reshaped = self._evolve(lake, flush, found.columns)
+        applied = self._apply(lake, flush, stage, reshaped)
         self._write_position(lake, found, reached(flush))
         lake.commit()
         return applied
@@ -233,9 +236,10 @@ class DuckLakeDestination:
             recorded = Standing(0, recorded.token, recorded.source)
         return judged(recorded, step, self._what)
 
-    def _apply(self, lake: LakeSession, flush: Flush, stage: FlushStage) -> Applied:
+    def _apply(self, lake: LakeSession, flush: Flush, stage: FlushStage, reshaped: str) -> Applied:
         if stage.rows == 0:
-            return Applied(flush.through)
+            return Applied(flush.through, reshaped=reshaped)
+        stage.complete(lake, self._table(lake), self._what)
         removed = duplicates = missing = 0
         if flush.mode == "mirror":
             if flush.duplicates == "warn":
@@ -246,7 +250,7 @@ class DuckLakeDestination:
             if flush.duplicates == "halt":
                 missing = max(0, stage.removals - removed)
         [(written,)] = lake.run(stage.insert_statement(self._table(lake)))
-        return Applied(flush.through, removed, written, duplicates, missing)
+        return Applied(flush.through, removed, written, duplicates, missing, reshaped=reshaped)
 
     def _remove(self, lake: LakeSession, stage: FlushStage) -> int:
         try:
@@ -261,8 +265,11 @@ class DuckLakeDestination:
             ) from error
         return int(removed)
 
-    def _evolve(self, lake: LakeSession, wanted: Columns, held: Columns) -> None:
-        change = evolution(wanted, held)
+    def _evolve(self, lake: LakeSession, flush: Flush, held: Columns) -> str:
+        """Make the table accept the source's rows (T6); returns the steps that it followed."""
+        if (steps := checked_steps(flush, held, self._what)) is not None:
+            return follow_steps(lake, self._address, steps)
+        change = evolution(flush.columns, held)
         if change.problems:
             raise SchemaMismatch(
                 f"{self._what} cannot follow its source: {'; '.join(change.problems)}; "
@@ -279,6 +286,7 @@ class DuckLakeDestination:
                     f"{self._what} cannot widen column {column.name!r} to {column.type} ({first_line(error)}); "
                     "reseed it"
                 ) from error
+        return ""
 
     # -------------------------------------------------------------------------------------------------------- seeding
 

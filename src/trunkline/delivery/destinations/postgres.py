@@ -38,8 +38,19 @@ from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Columns, check_columns, evolution
 from trunkline.delivery.changes.rows import OP_COLUMN, RESERVED_PREFIX, Mode, Op
 from trunkline.delivery.config.addresses import PostgresAddress
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached, stored_mark
+from trunkline.delivery.destinations.contract import (
+    Applied,
+    Flush,
+    Seed,
+    Standing,
+    checked_steps,
+    judged,
+    reached,
+    stored_mark,
+)
 from trunkline.delivery.destinations.postgres_copy import RowChunk, chunks, filled_columns, read, select, shared_encoder
+from trunkline.delivery.destinations.postgres_lookup import held_rows
+from trunkline.delivery.destinations.postgres_steps import follow_steps
 from trunkline.delivery.destinations.postgres_table import (
     PostgresNames,
     PostgresTableState,
@@ -49,6 +60,7 @@ from trunkline.delivery.destinations.postgres_table import (
     removal,
 )
 from trunkline.delivery.destinations.postgres_types import NAME_BYTES_MAX, stored_type
+from trunkline.delivery.destinations.unstated import completed
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -145,9 +157,10 @@ class PostgresDestination:
                 return done
             if found.record is None:
                 found = self._claim(flush.source)
-            columns = self._evolve(found, flush)
-            applied = Applied(flush.through)
-            for rows in chunks(staged, [OP_COLUMN, *(column.name for column in flush.columns)]):
+            found, columns, reshaped = self._shaped(found, flush)
+            applied = Applied(flush.through, reshaped=reshaped)
+            whole = completed(staged, flush, self._held, self._what)
+            for rows in chunks(whole, [OP_COLUMN, *(column.name for column in flush.columns)]):
                 applied = self._apply(flush, rows, applied, found.key_index(flush.key))
             self._write_position(flush, columns, found)
         return applied
@@ -167,6 +180,22 @@ class PostgresDestination:
         if done.rowcount == 0:
             raise Unreachable(f"{self._what}: another deliverer began to write it at the same time; retrying")
         return msgspec.structs.replace(found, record=None)
+
+    def _shaped(self, found: PostgresTableState, flush: Flush) -> tuple[PostgresTableState, Columns | None, str]:
+        """The table as the source's rows need it (T6), its columns if they changed, and the steps that it followed."""
+        steps = checked_steps(flush, found.columns(), self._what) if found.exists else None
+        if steps is None:
+            return found, self._evolve(found, flush), ""
+        self._check_delivered(found, replace_existing=False)
+        check_columns(flush.columns, flush.key, None)
+        try:
+            follow_steps(self._session, self._names.table, steps)
+        except DestinationHalted as error:  # a default that PostgreSQL cannot hold
+            raise self._halted(str(error)) from error
+        columns = steps.followed(found.columns())
+        after = msgspec.structs.replace(self._read_state(self._session), remembered=columns)
+        self._evolve(after, flush)
+        return msgspec.structs.replace(after, record=found.record), columns, steps.spelled()
 
     def _evolve(self, found: PostgresTableState, flush: Flush) -> Columns | None:
         """Make the table accept the source's rows (T6); returns its columns if they changed."""
@@ -214,7 +243,11 @@ class PostgresDestination:
             so_far.written + written,
             so_far.duplicates + duplicates,
             so_far.missing + missing,
+            reshaped=so_far.reshaped,
         )
+
+    def _held(self, keys: pa.Table, key: Columns, columns: Columns) -> pa.Table:
+        return held_rows(self._session, self._names.table, keys, key, columns)
 
     def _remove(self, flush: Flush, rows: pa.Table, chunk: RowChunk, known: int) -> tuple[int, int]:
         """The number of removed rows, and how many of them an INSERT removed (G4)."""

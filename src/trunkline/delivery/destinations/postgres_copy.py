@@ -124,7 +124,7 @@ class RowChunk:
         tests = [f"{identifier(column.name)} IS {'NOT ' if column in filled else ''}NULL" for column in key]
         if not inserts:
             tests.append(f"{OP_COLUMN} <> {int(Op.INSERT)}")
-        return _fields(self._written(lists, f"WHERE {' AND '.join(tests)}", filled))
+        return fields(self._written(lists, f"WHERE {' AND '.join(tests)}", filled))
 
     def _written(self, expressions: Sequence[str], where: str, columns: Columns) -> bytes:
         try:
@@ -185,19 +185,19 @@ def _array(values: pa.ChunkedArray, form: tuple[int, str]) -> BinaryParameter:
     )
 
 
-def _fields(content: bytes) -> list[BinaryParameter]:
+def fields(content: bytes) -> list[BinaryParameter]:
     """The fields of the single row of a binary ``COPY``: a count, then each with its length before it.
 
     Empty arrays are NULL, with length -1.
     """
     at = COPY_HEADER_BYTES
     count = int.from_bytes(content[at : at + 2])
-    fields, at = [], at + 2
+    found, at = [], at + 2
     for _ in range(count):
         end = at + 4 + max(int.from_bytes(content[at : at + 4], signed=True), 0)
-        fields.append(BinaryParameter(content[at + 4 : end]))
+        found.append(BinaryParameter(content[at + 4 : end]))
         at = end
-    return fields
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------ reading

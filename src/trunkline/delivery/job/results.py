@@ -69,6 +69,7 @@ def succeeded(destination: str, applied: Applied, token: int) -> Result:
         written=applied.written,
         duplicates=applied.duplicates,
         missing=applied.missing,
+        reshaped=applied.reshaped,
     )
 
 

@@ -34,6 +34,7 @@ from trunkline.core.delivery_messages import (
     SeedGroup,
     SeedMode,
 )
+from trunkline.delivery.changes.column_steps import check_names
 from trunkline.delivery.changes.columns import check_columns
 from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.job.large import (
@@ -154,6 +155,8 @@ class JobRunner:
     def _survey(self, window: Window) -> Survey:
         """Raises ``ConfigError`` for columns that cannot be delivered: the source's may change at any time."""
         survey = self._pipeline.source.survey(window)
+        if survey.steps is not None:
+            check_names(survey.steps, self._pipeline.key, self._pipeline.routing)
         check_columns(survey.columns, self._pipeline.key, self._pipeline.routing)
         return survey
 

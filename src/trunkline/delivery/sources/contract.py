@@ -36,6 +36,7 @@ class SourceState(Struct, frozen=True):
     first: int = 0  # the first version that can be seeded from, if that is not ``oldest``
     mark: str = ""  # of the newest version (see ``lineage``)
     known_mark: str = ""  # of the version that the caller knew; empty: the source no longer has it
+    waiting: str = ""  # why there is nothing newer, though the source has changes
 
 
 class Backlog(Struct, frozen=True):
@@ -138,6 +139,10 @@ class Source(Protocol):
         ...
 
     def columns(self, version: int) -> Columns: ...
+
+    def check_keys(self, key: tuple[str, ...], routing: str) -> None:
+        """Raises ``ConfigError`` if removed rows lack columns by which destinations find them."""
+        ...
 
     def survey(self, window: Window) -> Survey:
         """Raises ``SourceExpired`` if the window can no longer be read."""

@@ -100,6 +100,9 @@ class DeltaSource(Struct, frozen=True):
     def columns(self, version: int) -> Columns:
         return _columns(self._table(version))
 
+    def check_keys(self, key: tuple[str, ...], routing: str) -> None:
+        """Removed rows are whole."""
+
     def survey(self, window: Window) -> Survey:
         history, table = self._history(), self._table(window.through)
         identity = str(table.metadata().id)

@@ -63,6 +63,9 @@ class DuckLakeSource(Struct, frozen=True):
         with self.catalog() as (_, catalog):
             return plain(catalog.columns(version))
 
+    def check_keys(self, key: tuple[str, ...], routing: str) -> None:
+        """Removed rows are whole."""
+
     def survey(self, window: Window) -> Survey:
         with self.opened(window) as (_, catalog, plan):
             rows = 0 if plan.quiet else plan.rows + catalog.inlined_rows(window)

@@ -18,6 +18,10 @@ def source_of(address: Address) -> Source:
             from trunkline.delivery.sources.delta import DeltaSource
 
             return DeltaSource(address)
+        case LogAddress(table=str()):
+            from trunkline.delivery.sources.database import DatabaseTableSource
+
+            return DatabaseTableSource(address)
         case LogAddress():
             from trunkline.delivery.sources.log import LogSource
 

@@ -40,12 +40,13 @@ from trunkline.delivery.changes.rows import (
 )
 from trunkline.delivery.changes.versions import Lineage, Window, version_mark
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import ALL_ROUTES, Backlog, ReadRequest, RouteFilter, SourceState, Survey
+from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.dead_letters import DeadLetter, write_dead_letters
 from trunkline.delivery.sources.debezium import check_schema_without_row, event_schema, parse_event
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log_reader import ChangeLogReader, LogBounds, with_reader
+from trunkline.delivery.sources.route_filter import filtered_table
 from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 STEP: Final = {"changes": 1024, "debezium": 65_536}  # entries of a window at most; more: a task holds more in memory
@@ -83,12 +84,15 @@ class LogSource(Struct, frozen=True):
         )
 
     def _mark_of(self, version: int, bounds: LogBounds) -> str:
-        """From the owner of the segment, which is unique: one start of one process. Empty if it was trimmed."""
-        found = [segment for segment in bounds.segments if segment.holds(version)]
-        return version_mark(self._identity(bounds), version, found[0].epoch, *found[0].owner) if found else ""
+        """Empty if it was trimmed."""
+        writer = bounds.writer_of(version)
+        return "" if writer is None else version_mark(self._identity(bounds), version, *writer)
 
     def columns(self, version: int) -> Columns:
         return with_reader(self.address, partial(self._columns, version))
+
+    def check_keys(self, key: tuple[str, ...], routing: str) -> None:
+        """Removed rows are whole: a capture of one table, and an event, is refused otherwise."""
 
     def survey(self, window: Window) -> Survey:
         return with_reader(self.address, partial(self._survey, window))
@@ -154,7 +158,8 @@ class LogSource(Struct, frozen=True):
     def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
         changes = self._valid_changes(window, request, put_aside=True)
         net, emptied = net_of_ordered(changes, request.key) if request.key else arrivals_only(changes)
-        return NetChanges(_filtered(net.removed, routes), _filtered(net.arrived, routes), emptied and window.after > 0)
+        removed, arrived = filtered_table(net.removed, routes), filtered_table(net.arrived, routes)
+        return NetChanges(removed, arrived, emptied and window.after > 0)
 
     def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
         rows = self._state_at(version, request)
@@ -165,7 +170,7 @@ class LogSource(Struct, frozen=True):
 
     def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
         rows = self._state_at(version, request)
-        yield from _filtered(rows, routes).to_batches(BATCH_ROWS)
+        yield from filtered_table(rows, routes).to_batches(BATCH_ROWS)
 
     def large_reads(self) -> None:
         return None
@@ -282,14 +287,3 @@ def _with_places(glsn: int, changes: pa.Table, request: ReadRequest) -> pa.Table
     }
     wanted = [column.name for column in request.columns if column.name in changes.column_names]
     return filled(pa.table({**marked, **{name: changes.column(name) for name in wanted}}), _marked_schema(request))
-
-
-def _filtered(rows: pa.Table, routes: RouteFilter) -> pa.Table:
-    """The rows that pass a filter."""
-    if routes == ALL_ROUTES:
-        return rows
-    route = rows.column(ROUTE_COLUMN)
-    mask = pc.is_in(route, value_set=pa.array(routes.values, pa.string()))
-    if routes.all_but is not None:
-        mask = pc.or_(mask, pc.invert(pc.is_in(route, value_set=pa.array(routes.all_but, pa.string()))))
-    return rows.filter(mask)

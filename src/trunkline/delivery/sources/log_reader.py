@@ -15,6 +15,9 @@ from trunkline.client.entries import Entry
 from trunkline.config import ConnectionConfig, secret
 from trunkline.core.projection import Segment
 from trunkline.delivery.changes.captured import EntryPlace, entry_place
+from trunkline.delivery.changes.change_records import qualified
+from trunkline.delivery.changes.database_entries import FORMAT_HEADER, CatalogEntry, EntryKind, entry_of, heading_of
+from trunkline.delivery.changes.database_reader import DatabaseReader
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.errors import (
     ConfigError,
@@ -33,6 +36,7 @@ from trunkline.errors import (
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0  # of one request; a fail-over takes about a second
+NAMES_SHOWN: Final = 5  # tables of a database, in a message
 LOOK_AHEAD_MAX: Final = 1000  # entries of a first transaction; if it is longer, delivery begins at the newest version
 
 
@@ -43,6 +47,11 @@ class LogBounds(Struct, frozen=True):
     trimmed: int  # positions up to here were trimmed
     tail: int  # the first position that is not written yet
     segments: tuple[Segment, ...] = ()  # those that were not trimmed
+
+    def writer_of(self, version: int) -> tuple[object, ...] | None:
+        """What is unique to the segment of a position: one start of one process. ``None`` if it was trimmed."""
+        found = [segment for segment in self.segments if segment.holds(version)]
+        return (found[0].epoch, *found[0].owner) if found else None
 
 
 class ChangeLogReader:
@@ -158,7 +167,27 @@ class ChangeLogReader:
 
     def _place(self, entry: Entry) -> EntryPlace:
         """An event of Debezium is a transaction of its own, whatever its headers."""
-        return EntryPlace() if self._address.format == "debezium" else entry_place(entry)
+        if self._address.format == "debezium":
+            return EntryPlace()
+        if FORMAT_HEADER in entry.headers:
+            raise self._of_a_database(entry)
+        return entry_place(entry)
+
+    def _of_a_database(self, entry: Entry) -> ConfigError:
+        """Without ``table`` a source reads a log of one table."""
+        heading, names = heading_of(entry), list[str]()
+        at = 0 if heading is None else entry.glsn if heading.kind is EntryKind.CATALOG else heading.catalog
+        found = self.at(at) if at else None
+        if found is not None and isinstance(catalog := entry_of(found), CatalogEntry):
+            reader = DatabaseReader(catalog)
+            for each in self.entries(catalog.glsn + 1, entry.glsn) if catalog.glsn < entry.glsn else ():
+                reader.feed(entry_of(each), rows=False)
+            names = sorted(qualified(table.newest) for table in reader.tables())
+        some = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+        return ConfigError(
+            f"the log {self._address.log} has all tables of a database; name one in `table` of the source"
+            f"{f', such as {some}' if some else ''}"
+        )
 
 
 def _check_order(entry: Entry, place: EntryPlace, expected: int | None) -> None:

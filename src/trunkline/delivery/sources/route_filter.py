@@ -1,4 +1,4 @@
-"""Routing values and route filters in queries of DuckDB.
+"""Routing values and route filters, in queries of DuckDB and in Arrow tables.
 
 Values travel as data, never as SQL: a row may hold any text, and one with a meaning in SQL (DuckDB ends a statement at
 a NUL) would make the rows of every destination unreadable.
@@ -12,6 +12,7 @@ from typing import Final
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trunkline.delivery.backends.duckdb_pool import registered
 from trunkline.delivery.backends.sql import identifier
@@ -45,3 +46,14 @@ def filtered_rows(
     join = f"{'SEMI' if left_out is None else 'ANTI'} JOIN {VALUES} v ON r.{identifier(ROUTE_COLUMN)} {equal} v.value"
     with registered(connection, **{VALUES: pa.table({"value": pa.array(values, pa.string())})}):
         yield f"SELECT r.* FROM ({rows}) r {join}"
+
+
+def filtered_table(rows: pa.Table, routes: RouteFilter) -> pa.Table:
+    """The rows that pass a filter."""
+    if routes == ALL_ROUTES:
+        return rows
+    route = rows.column(ROUTE_COLUMN)
+    mask = pc.is_in(route, value_set=pa.array(routes.values, pa.string()))
+    if routes.all_but is not None:
+        mask = pc.or_(mask, pc.invert(pc.is_in(route, value_set=pa.array(routes.all_but, pa.string()))))
+    return rows.filter(mask)

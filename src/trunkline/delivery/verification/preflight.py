@@ -55,6 +55,7 @@ class SourceFacts(Struct, frozen=True):
 
     identity: str
     columns: Columns
+    problem: str = ""  # why rows cannot be found by the pipeline's key and routing column
 
 
 def preflight(
@@ -73,6 +74,7 @@ def preflight(
         problems.append(PipelineProblem("source", str(error).removeprefix("source: ")))
     if source is not None:
         problems += _check_source(pipeline, source.columns)
+        problems += [PipelineProblem("source", source.problem)] if source.problem else []
     problems += _check_control(pipeline, environment)
     problems += check_destinations(pipeline, source)
     return pipeline, tuple(problems)
@@ -91,7 +93,13 @@ def source_facts(pipeline: Pipeline) -> SourceFacts:
     """Raises if the source is unreachable, has no such table, or has an unsupported format."""
     source = source_of(pipeline.source)
     state = source.state(0)
-    return SourceFacts(state.identity, source.columns(state.version))
+    columns, problem = source.columns(state.version), ""
+    if {pipeline.routing.column, *pipeline.key} <= {column.name for column in columns}:
+        try:
+            source.check_keys(pipeline.key, pipeline.routing.column)
+        except ConfigError as error:
+            problem = str(error)
+    return SourceFacts(state.identity, columns, problem)
 
 
 def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[PipelineProblem]:

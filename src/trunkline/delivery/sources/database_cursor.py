@@ -1,0 +1,145 @@
+"""Finds where to begin in the log of a database, and reads on from there.
+
+Rules
+ B1  A reader begins at a catalog. Each entry names one before it, and each catalog the one before: so no more than the
+     entries since the last catalog are read to know all schemas at a position.
+ B2  Readers of a few positions are kept: the next window begins where the last one ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from trunkline.delivery.changes.database_entries import (
+    CatalogEntry,
+    DatabaseEntry,
+    EntryKind,
+    Heading,
+    OneTable,
+    entry_of,
+    heading_of,
+)
+from trunkline.delivery.changes.database_reader import Choice, DatabaseReader
+from trunkline.delivery.changes.schemas import CatalogTable
+from trunkline.delivery.sources.log_reader import ChangeLogReader
+from trunkline.errors import ConfigError, CorruptEntry, Trimmed, Unreachable
+
+READERS_MAX: Final = 4  # positions of destinations that are apart; more: more memory, fewer: entries are read again
+
+
+def table_in(catalog: CatalogEntry, number: int) -> CatalogTable | None:
+    return next((each for each in catalog.catalog.tables if each.newest.number == number), None)
+
+
+def nothing_chosen(_: object) -> bool:
+    return False
+
+
+class DatabaseCursor:
+    """Used by one thread at a time. ``name``: of the log, for messages."""
+
+    def __init__(self, log: ChangeLogReader, name: str) -> None:
+        self._log = log
+        self._name = name
+        self._readers: list[DatabaseReader] = []  # the one used last is the last
+
+    def entries(self, first: int, last: int) -> Iterator[DatabaseEntry | OneTable]:
+        if first <= last:
+            yield from map(entry_of, self._log.entries(first, last))
+
+    def heading(self, glsn: int) -> Heading | None:
+        """``None`` for a hole. Raises ``ConfigError`` for a log of one table."""
+        entry = self._log.at(glsn)
+        if entry is None:
+            return None
+        found = heading_of(entry)
+        if found is None:
+            raise ConfigError(
+                f"the log {self._name} has the changes of one table, not of a database; leave out `table` of the source"
+            )
+        return found
+
+    def end_at(self, glsn: int, oldest: int) -> int:
+        """The last end at or before a position; if there is none, the position before ``oldest``, or the last one that
+        was trimmed. A corrupt entry counts as an end: the read up to there reports it."""
+        while glsn >= oldest:
+            try:
+                heading = self.heading(glsn)
+            except CorruptEntry:
+                return glsn
+            except Trimmed as error:
+                return error.point
+            if heading is not None and heading.end:
+                return glsn
+            glsn -= 1 if heading is None or not heading.index else heading.index
+        return oldest - 1
+
+    # ------------------------------------------------------------------------------------------------------- catalogs
+
+    def catalog_at(self, position: int) -> CatalogEntry:
+        """A catalog from which on all entries after a position can be read. Raises ``Trimmed``."""
+        for glsn in range(position, 0, -1):
+            try:
+                heading = self.heading(glsn)
+            except Trimmed:
+                if glsn == position and (following := self._catalog(glsn + 1)) is not None:
+                    return following
+                raise
+            if heading is not None and (heading.kind is EntryKind.CATALOG or heading.catalog is not None):
+                found = self._catalog(glsn if heading.kind is EntryKind.CATALOG else heading.catalog or 0)
+                if found is None:
+                    raise CorruptEntry(f"entry {glsn} names a catalog that is none", glsn, glsn + 1)
+                return found
+        raise Unreachable(f"the log {self._name} has no tables yet; start its capture")
+
+    def catalogs_at(self, position: int) -> Iterator[CatalogEntry]:
+        """All from a position on back, as far as the log has them."""
+        catalog = self.catalog_at(position)
+        yield catalog
+        yield from self.earlier_catalogs(catalog)
+
+    def earlier_catalogs(self, catalog: CatalogEntry) -> Iterator[CatalogEntry]:
+        """Those before it, the newest first, as far as the log has them."""
+        named = catalog.heading.catalog
+        while named is not None:
+            try:
+                found = self._catalog(named)
+            except Trimmed:
+                return
+            if found is None:
+                raise CorruptEntry(f"entry {named} is named as a catalog, and is none", named, named + 1)
+            yield found
+            named = found.heading.catalog
+
+    def _catalog(self, glsn: int) -> CatalogEntry | None:
+        entry = self._log.at(glsn)
+        found = None if entry is None else entry_of(entry)
+        return found if isinstance(found, CatalogEntry) else None
+
+    # -------------------------------------------------------------------------------------------------------- readers
+
+    def reader_at(self, position: int, chosen: Choice = nothing_chosen) -> DatabaseReader:
+        """A reader that has taken all entries up to a position; the caller's own."""
+        catalog = self.catalog_at(position)
+        known = [each for each in self._readers if catalog.glsn <= each.glsn <= position]
+        reader = max(known, key=lambda each: each.glsn).copy(chosen) if known else DatabaseReader(catalog, chosen)
+        for entry in self.entries(reader.glsn + 1, position):
+            reader.feed(entry, rows=False)
+        self.keep(reader)
+        return reader
+
+    def generation_reader(self, version: int, number: int, chosen: Choice) -> DatabaseReader | None:
+        """A reader after which all rows of a table at a version come; ``None`` if the log was trimmed after them."""
+        wanted = self.reader_at(version).find(number)
+        generation = 0 if wanted is None else wanted.newest.generation
+        for catalog in self.catalogs_at(version):
+            found = table_in(catalog, number)
+            if found is None or not found.chunks or found.newest.generation < generation:
+                return DatabaseReader(catalog, chosen)
+        return None
+
+    def keep(self, reader: DatabaseReader) -> None:
+        """Remember the state of a reader."""
+        others = [each for each in self._readers if each.glsn != reader.glsn]
+        self._readers = [*others, reader.copy(nothing_chosen)][-READERS_MAX:]
