@@ -240,7 +240,7 @@ def test_while_a_table_is_captured_again_destinations_stay_at_the_last_end_befor
     ],
 )
 @pytest.mark.parametrize("catalogs", [False, True])
-def test_a_table_that_is_gone_halts_destinations_after_its_last_version(
+def test_a_table_that_was_dropped_or_renamed_halts_destinations_after_its_last_version(
     change: SchemaChange, new: dict[str, Any], why: str, catalogs: bool
 ) -> None:
     log = _orders(((1, "acme", "a"),))
@@ -324,7 +324,7 @@ def test_a_trimmed_log_is_read_as_far_as_it_has_what_a_reader_needs() -> None:
         read.rows(log.last)
 
 
-def test_a_log_that_was_replaced_has_other_marks_and_is_read_anew() -> None:
+def test_a_log_that_was_replaced_has_other_marks_and_is_read_again() -> None:
     log = _orders(((1, "acme", "a"),))
     read = Reading(log.entries)
     state = read.source.state(0)

@@ -87,10 +87,7 @@ class DatabaseCursor:
                     return following
                 raise
             if heading is not None and (heading.kind is EntryKind.CATALOG or heading.catalog is not None):
-                found = self._catalog(glsn if heading.kind is EntryKind.CATALOG else heading.catalog or 0)
-                if found is None:
-                    raise CorruptEntry(f"entry {glsn} names a catalog that is none", glsn, glsn + 1)
-                return found
+                return self.catalog(glsn if heading.kind is EntryKind.CATALOG else heading.catalog or 0)
         raise Unreachable(f"the log {self._name} has no tables yet; start its capture")
 
     def catalogs_at(self, position: int) -> Iterator[CatalogEntry]:
@@ -104,13 +101,30 @@ class DatabaseCursor:
         named = catalog.heading.catalog
         while named is not None:
             try:
-                found = self._catalog(named)
+                found = self.catalog(named)
             except Trimmed:
                 return
-            if found is None:
-                raise CorruptEntry(f"entry {named} is named as a catalog, and is none", named, named + 1)
             yield found
             named = found.heading.catalog
+
+    def catalog_positions(self, catalog: CatalogEntry, after: int) -> list[int]:
+        """Of those before it, back to one that is not after a position; ascending. They are not decoded."""
+        found: list[int] = []
+        named = catalog.heading.catalog
+        while named is not None:
+            try:
+                heading = self.heading(named)
+            except Trimmed:
+                break
+            found.append(named)
+            named = None if heading is None or named <= after else heading.catalog
+        return found[::-1]
+
+    def catalog(self, glsn: int) -> CatalogEntry:
+        found = self._catalog(glsn)
+        if found is None:
+            raise CorruptEntry(f"entry {glsn} is named as a catalog, and is none", glsn, glsn + 1)
+        return found
 
     def _catalog(self, glsn: int) -> CatalogEntry | None:
         entry = self._log.at(glsn)
