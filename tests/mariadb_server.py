@@ -83,7 +83,7 @@ class MariadbServer:
         secret = f":{password}" if password else ""
         return f"mariadb://{user}{secret}@127.0.0.1:{self.port}"
 
-    def connect(self, database: str | None = None, *, user: str = "root", password: str = "") -> Connection:
+    def connect(self, database: str | None = None, *, user: str = "root", password: str = "") -> Any:
         return pymysql.connect(
             host="127.0.0.1",
             port=self.port,
@@ -186,9 +186,6 @@ class MariadbServer:
         process, self._process = self._process, None
         process.send_signal(how)
         process.wait(timeout=END_S_MAX)
-
-
-Connection = pymysql.connections.Connection
 
 
 def _as_account(command: Sequence[str], *, dies_with_parent: bool = False) -> list[str]:

@@ -91,23 +91,18 @@ def server_of(session: Session, replica: int) -> Server:
             raise ConfigError(f"the server is MariaDB {version}, which lacks {name}; capture MariaDB 10.5 or newer")
         if found[name] != value:
             raise ConfigError(
-                f"the server's {name} is {found[name]}; set {setting} in its configuration, and restart it or its clients"
+                f"the server's {name} is {found[name]}; set {setting} in its configuration and restart it"
             )
     if int(found["server_id"]) == replica:
         raise ConfigError(f"the server itself has the server id {replica}; give the capture another one")
     identity = found.get("server_uid") or f"{found['hostname']}:{found['port']}"
     collations = session.ask("SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS WHERE ID IS NOT NULL")
-    applicable = (
-        session.ask(
-            "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY WHERE ID IS NOT NULL"
-        )
-        if _has_ids(session)
-        else []
-    )
+    source = "information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+    applicable = session.ask(f"SELECT ID, CHARACTER_SET_NAME FROM {source}") if _has_ids(session) else []
     return Server(
         f"mariadb:{found['server_id']}:{identity}",
         found["log_bin_basename"].rpartition("/")[2],
-        {int(number): name for number, name in (*collations, *applicable) if name is not None},
+        {int(number): name for number, name in (*collations, *applicable) if number and name},
     )
 
 

@@ -3,8 +3,8 @@
 Rules
  Q1  ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` and the position that the server states for it (``seen``) belong
      together: the snapshot sees the transactions that begin before ``seen`` in the binlog, and no others.
- Q2  A chunk ends at the position that the server has after its rows were read (``high``), while the snapshot still keeps
-     the shape of the table as it is: a change of the shape that the rows may have is in the stream before ``high``.
+ Q2  A chunk ends at the position that the server has after its rows were read (``high``): a change of the table's shape
+     that its rows may show is in the stream before that, because the server writes it there before others see it.
  Q3  A table without a key is read whole, in a snapshot that is taken while the table is locked against writes: nothing
      of the table lies between the snapshot and ``high``, which is taken under the lock, too.
 """
@@ -21,7 +21,7 @@ import pymysql
 from msgspec import Struct
 
 from trunkline.delivery.capture.mariadb_catalog import Server, position_now
-from trunkline.delivery.capture.mariadb_connection import Dsn, ServerRefused, Session, quoted, texts
+from trunkline.delivery.capture.mariadb_connection import LOCK_WAIT, Dsn, ServerRefused, Session, quoted, texts
 from trunkline.delivery.capture.mariadb_types import Family
 from trunkline.delivery.capture.mariadb_values import expression, from_texts
 from trunkline.delivery.changes.groups import Layout, RowKind, TableRows, table_rows
@@ -88,7 +88,7 @@ class ChunkReader:
             high = position_now(session, self._server) if self._session is not None else self._now()
         except ServerRefused as error:
             self.close()
-            raise ShapeChanged(str(error)) from None
+            raise Locked if error.code == LOCK_WAIT else ShapeChanged(str(error)) from None
         except BaseException:
             self.close()
             raise
@@ -111,7 +111,7 @@ class ChunkReader:
             high = position_now(locking, self._server)
         except ServerRefused as error:
             self.close()
-            raise ShapeChanged(str(error)) from None
+            raise Locked if error.code == LOCK_WAIT else ShapeChanged(str(error)) from None
         except BaseException:
             self.close()
             raise

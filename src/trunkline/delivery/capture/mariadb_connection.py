@@ -29,10 +29,11 @@ DUMP: Final = 0x12
 OPTIONS: Final = {"ssl-ca": "ssl_ca", "ssl-cert": "ssl_cert", "ssl-key": "ssl_key", "socket": "unix_socket"}
 SESSION: Final = "SET time_zone = '+00:00', sql_mode = '', NAMES utf8mb4, lock_wait_timeout = 5"
 PASSING: Final = frozenset(
-    {1040, 1053, 1077, 1158, 1159, 1160, 1161, 1180, 1184, 1205, 1213, 1226, 1317, 1927, 1969}
+    {1040, 1053, 1077, 1158, 1159, 1160, 1161, 1180, 1184, 1213, 1226, 1317, 1927, 1969}
 )  # errors that pass by themselves: too many connections, shutdown, the network, locks, a kill
 BROKEN: Final = range(2000, 3000)  # errors of the client: no answer
 NO_BINLOG: Final = 1236
+LOCK_WAIT: Final = 1205
 
 
 class Dsn(Struct, frozen=True):
@@ -42,8 +43,8 @@ class Dsn(Struct, frozen=True):
     shown: str  # without the password
 
 
-class ServerRefused(Exception):
-    """The server's answer to a statement is an error."""
+class ServerRefused(Unreachable):
+    """The server's answer to a statement is an error, which may pass."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -102,7 +103,7 @@ class Session:
             raise
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """Raises ``Unreachable`` for what passes by itself, ``ConfigError`` for missing rights, else ``ServerRefused``."""
+        """Raises ``ConfigError`` for missing rights, and ``Unreachable``: its ``ServerRefused`` is an answer."""
         try:
             with self.connection.cursor() as cursor:
                 cursor.execute(statement)
@@ -124,7 +125,7 @@ class Session:
         chosen = ", ".join(f"'{name}'" for name in names)
         return dict(self.ask(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({chosen})"))
 
-    def explained(self, error: pymysql.err.MySQLError) -> TrunklineError | ServerRefused:
+    def explained(self, error: pymysql.err.MySQLError) -> TrunklineError:
         code, text = (*error.args, "")[:2] if error.args and isinstance(error.args[0], int) else (2000, str(error))
         if code in (1044, 1045, 1698, 1130, 1820, 1862):
             return ConfigError(

@@ -89,6 +89,12 @@ IGNORED: Final = frozenset(
 ) | frozenset(map(int, (Kind.RAND, Kind.USER_VAR, Kind.UNKNOWN)))
 
 
+# Events that may lie between transactions.
+BETWEEN: Final = frozenset(
+    map(int, (Kind.FORMAT, Kind.GTID, Kind.GTID_LIST, Kind.CHECKPOINT, Kind.STOP, Kind.START_ENCRYPTION, Kind.INCIDENT))
+)
+
+
 class GtidFlag(IntEnum):
     STANDALONE = 1  # one statement, without an end of its own
     TRANSACTIONAL = 4  # it is whole or not at all
@@ -138,6 +144,14 @@ def event_of(packet: bytes, *, checksums: bool) -> Event:
     ):
         raise malformed("its checksum does not match")
     return Event(kind, time, size, end, flags, packet[HEAD_BYTES : -CRC.size])
+
+
+def made_up(packet: bytes) -> Event:
+    """An event that the server may make up for a replica: whether it has a checksum depends on what came before."""
+    try:
+        return event_of(packet, checksums=True)
+    except ProtocolError:
+        return event_of(packet, checksums=False)
 
 
 def checksummed(packet: bytes) -> bool:

@@ -7,20 +7,21 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.capture.mariadb_events import DELETES, INSERTS, malformed
-from trunkline.delivery.capture.mariadb_tablemap import MALFORMED, TableMap
+from trunkline.delivery.capture.mariadb_tablemap import MALFORMED, WireColumn
 from trunkline.delivery.capture.mariadb_values import column_reader
 from trunkline.delivery.capture.postgres_values import ROW_BYTES_MAX
 from trunkline.delivery.capture.source import Changes
 from trunkline.delivery.changes.groups import (
     GROUP_BYTES_MAX,
     GROUP_ROWS_MAX,
+    PLACE_FIELDS,
     Layout,
     RowKind,
     TableRows,
@@ -43,12 +44,14 @@ class Limits(Struct, frozen=True):
 class TableReader:
     """Reads the rows of one version of a table, as one table map describes them."""
 
-    def __init__(self, schema: TableSchema, seen: TableMap, charsets: Sequence[str]) -> None:
-        self.schema, self.wire = schema, seen.columns
+    def __init__(self, schema: TableSchema, columns: Sequence[WireColumn], charsets: Mapping[int, str]) -> None:
+        self.schema, self.wire = schema, columns
         self.layout = Layout(schema)
         self.text = f"{schema.schema}.{schema.name}"
-        columns = zip(seen.columns, schema.columns, charsets, strict=True)
-        readers = [column_reader(wire, column, charset, self.text) for wire, column, charset in columns]
+        readers = [
+            column_reader(wire, column, charsets.get(wire.collation, "unknown"), self.text)
+            for wire, column in zip(columns, schema.columns, strict=True)
+        ]
         self._reads = [reader.read for reader in readers]
         self._finishes = [reader.finish for reader in readers]
         self._key = [place for place, column in enumerate(schema.columns) if column.name in schema.key]
@@ -78,7 +81,7 @@ class TableReader:
     def _row(self, body: bytes, at: int) -> tuple[Values, int]:
         nulls = int.from_bytes(body[at : at + self._width], "little")
         at += self._width
-        values = []
+        values: Values = []
         append = values.append
         if not nulls:
             for read in self._reads:
@@ -93,9 +96,6 @@ class TableReader:
                 append(value)
         return values, at
 
-    def truncation(self) -> tuple[RowKind, Values]:
-        return RowKind.TRUNCATE, [None] * len(self._reads)
-
     def batch(self, tx: Sequence[int], seq: Sequence[int], kind: Sequence[int], rows: Sequence[Values]) -> TableRows:
         """Raises ``ConfigError`` for a value that cannot be captured."""
         arrays = []
@@ -108,8 +108,7 @@ class TableReader:
                     f"a value in column {column!r} of {self.text} cannot be captured ({str(error)[:200]}); correct it, "
                     "then leave the table out and start again, so that it is captured anew afterwards"
                 ) from None
-        truncations = list(kind).count(RowKind.TRUNCATE)
-        if any(arrays[place].null_count > truncations for place in self._key):
+        if any(arrays[place].null_count for place in self._key):
             raise ConfigError(
                 f"a key of {self.text} is a date with a zero month or day; correct it, or leave the table out"
             )
@@ -149,6 +148,14 @@ def changes_of(
     return Changes(tuple(transactions), tuple(tables), size, part, last, end)
 
 
+def truncation(schema: TableSchema, begin: int, commit_us: int, end: int) -> Changes:
+    """One transaction that empties a table."""
+    layout = Layout(schema)
+    nulls = [pa.nulls(1, field.type) for field in layout.arrow][len(PLACE_FIELDS) :]
+    rows = table_rows(layout, nulls, tx=[0], seq=[0], kind=[int(RowKind.TRUNCATE)])
+    return Changes((Transaction(begin, commit_us, begin, 1),), (rows,), rows.batch.nbytes, end=end)
+
+
 SEGMENT: Final = 64  # about the bytes of a transaction without its rows
 
 
@@ -178,6 +185,15 @@ class Gathering:
         self._open += [(reader, kind, values) for kind, values in rows]
         self._open_bytes += size
         self.touched.add(reader.schema.number)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the open transaction has rows that have not left."""
+        return bool(self._open)
+
+    def leave_out(self) -> None:
+        """Rows of the open transaction are not captured."""
+        self._open, self._open_bytes = [], 0
 
     def overflowing(self) -> bool:
         return len(self._open) >= self._limits.rows or self._open_bytes >= self._limits.bytes

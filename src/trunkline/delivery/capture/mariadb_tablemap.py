@@ -51,7 +51,7 @@ NUMERIC: Final = frozenset(
         ),
     )
 )
-CHARACTERS: Final = frozenset(map(int, (Wire.STRING, Wire.VAR_STRING, Wire.VARCHAR, Wire.BLOB)))
+CHARACTERS: Final = frozenset(map(int, (Wire.STRING, Wire.VAR_STRING, Wire.VARCHAR, Wire.BLOB, Wire.GEOMETRY)))
 LABELLED: Final = frozenset(map(int, (Wire.ENUM, Wire.SET)))
 TWO_BYTES: Final = frozenset(
     map(int, (Wire.VARCHAR, Wire.VAR_STRING, Wire.STRING, Wire.NEWDECIMAL, Wire.BIT, Wire.ENUM, Wire.SET))
@@ -67,7 +67,7 @@ ONE_BYTE: Final = frozenset(
 )
 BINARY: Final = 63  # the collation of columns that are not text
 SIGNEDNESS, DEFAULT_CHARSET, COLUMN_CHARSET, NAMES, SETS, ENUMS = 1, 2, 3, 4, 5, 6
-LABEL_DEFAULT_CHARSET, LABEL_CHARSET = 10, 11
+PRIMARY_KEY, LABEL_DEFAULT_CHARSET, LABEL_CHARSET = 8, 10, 11
 
 
 class WireColumn(Struct, frozen=True):
@@ -86,6 +86,7 @@ class TableMap(Struct, frozen=True):
     name: str
     columns: tuple[WireColumn, ...]
     named: bool  # it has the names of the columns
+    key: tuple[str, ...]  # the primary key; empty if it is of prefixes
 
 
 def table_map(body: bytes) -> TableMap:
@@ -98,8 +99,9 @@ def table_map(body: bytes) -> TableMap:
     described = list(_described(types, body[at : at + size]))
     at += size + (count + 7) // 8
     fields = dict(_fields(body, at))
-    columns = _completed(described, fields)
-    return TableMap(table, schema.decode(), name.decode(), tuple(columns), NAMES in fields)
+    columns = tuple(_completed(described, fields))
+    key = tuple(columns[place].name for place in _numbers(fields.get(PRIMARY_KEY, b"")))
+    return TableMap(table, schema.decode(), name.decode(), columns, NAMES in fields, key)
 
 
 def _text(body: bytes, at: int) -> tuple[bytes, int]:
@@ -153,15 +155,15 @@ def _completed(described: list[tuple[int, int, int]], fields: Mapping[int, bytes
         **_collations(labelled, fields.get(LABEL_DEFAULT_CHARSET), fields.get(LABEL_CHARSET)),
     }
     labels: dict[int, tuple[bytes, ...]] = {}
-    for field, kind in ((SETS, Wire.SET), (ENUMS, Wire.ENUM)):
-        places = [place for place in labelled if described[place][0] == kind]
+    for field, labelling in ((SETS, Wire.SET), (ENUMS, Wire.ENUM)):
+        places = [place for place in labelled if described[place][0] == labelling]
         labels |= dict(zip(places, _labels(fields.get(field, b"")), strict=False))
-    names = list(_texts(fields[NAMES])) if NAMES in fields else [""] * len(described)
+    names = list(_texts(fields[NAMES])) if NAMES in fields else [b""] * len(described)
     if len(names) != len(described):
         raise malformed("a table has another number of names than columns")
     for place, (kind, first, second) in enumerate(described):
         yield WireColumn(
-            names[place].decode() if isinstance(names[place], bytes) else "",
+            names[place].decode(),
             kind,
             first,
             second,

@@ -98,8 +98,8 @@ def declared(text: str) -> Declared | None:
         return None
     name, rest = SYNONYMS.get(found[1], found[1]), found[3]
     sizes = [int(size) for size in re.findall(r"\d+", found[2] or "")] if name not in ("enum", "set") else []
-    if "compressed" in rest:
-        return None
+    if "compressed" in rest or "old" in rest:
+        return None  # compressed columns; UUIDs in the form of early versions
     if name in INTEGERS:
         unsigned = "unsigned" in rest or "zerofill" in rest
         return Declared("U" * unsigned + INTEGERS[name], Family.INTEGER)
@@ -177,5 +177,6 @@ def may_be_key(columns: Sequence[SourceColumn]) -> bool:
 
 def unfit_type(table: str, column: str, text: str) -> ConfigError:
     return ConfigError(
-        f"column {column!r} of {table} has the type {text!r}, which cannot be captured; change it, or leave the table out"
+        f"column {column!r} of {table} has the type {text!r}, which cannot be captured; change it, "
+        "or leave the table out"
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import ipaddress
 import logging
-import socket
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -249,25 +248,31 @@ def _decoding(charset: str, place: tuple[str, str]) -> Callable[[bytes], str]:
 
 def unfit_charset(table: str, column: str, charset: str) -> ConfigError:
     return ConfigError(
-        f"column {column!r} of {table} has the character set {charset}, which cannot be captured; convert it to utf8mb4, "
-        "or leave the table out"
+        f"column {column!r} of {table} has the character set {charset}, which cannot be captured; "
+        "convert it to utf8mb4, or leave the table out"
     )
 
 
 def uuid_text(raw: bytes) -> str:
     """MariaDB stores the parts of versions 1 to 5 in another order, so that those made at one time are neighbours."""
-    if raw[6] & 0x80 or not raw[8] & 0x80:
-        low = raw
-        if raw[6] & 0x80:
-            low = raw[12:16] + raw[10:12] + raw[8:10] + raw[6:8] + raw[0:6]
-        digits = low.hex()
-    else:
-        digits = raw.hex()
+    if raw[6] & 0x80 and 0 < raw[8] < 0x60:
+        raw = raw[12:16] + raw[10:12] + raw[8:10] + raw[6:8] + raw[0:6]
+    digits = raw.hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def inet6_text(raw: bytes) -> str:
-    return socket.inet_ntop(socket.AF_INET6, raw)
+    """As the server writes it: the first of the longest runs of zeros is left out, even if it is a single one."""
+    words = struct.unpack(">8H", raw)
+    runs = [next((n for n in range(8 - place) if words[place + n]), 8 - place) for place in range(8)]
+    length = max(runs)
+    place = runs.index(length)
+    if length == 0:
+        return ":".join(f"{word:x}" for word in words)
+    if place == 0 and (length == 6 or (length == 5 and words[5] == 0xFFFF)):
+        return f"::{'ffff:' * (length == 5)}{ipaddress.IPv4Address(raw[12:])}"
+    parts = [[f"{word:x}" for word in some] for some in (words[:place], words[place + length :])]
+    return "::".join(":".join(part) for part in parts)
 
 
 # ------------------------------------------------------------------------------------------------------------- times
@@ -295,7 +300,8 @@ def _without_zeros(
     zero = ((months == 0) | (days == 0)) & ~absent
     if zero.any():
         warn_zero(place)
-    return absent | zero
+    found: NDArray[np.bool_] = absent | zero
+    return found
 
 
 def warn_zero(place: tuple[str, str]) -> None:
