@@ -129,6 +129,8 @@ class PostgresSource:
     def reach(self) -> None:
         session = ServerSession(self._database.address)
         try:
+            with session.reporting() as connection:
+                check_server(connection, self._wanted)
             slot_state(session, self._database.slot)
         finally:
             session.close()
