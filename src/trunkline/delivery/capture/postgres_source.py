@@ -132,6 +132,8 @@ class PostgresSource:
             stream.check_server()
         session = ServerSession(address)
         try:
+            with session.reporting() as connection:
+                check_server(connection, self._wanted)
             slot_state(session, self._database.slot)
         finally:
             session.close()
