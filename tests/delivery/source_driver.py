@@ -263,6 +263,8 @@ class SourceDriver:
             return
         batch = unit.rows.batch
         assert not (whole and self._touched), "a table without a key was changed while it was locked"
+        if whole and not table.chunks:
+            table.rows.clear()  # the rows of a table without a key replace what was streamed before
         kept = [] if self._truncated else _untouched(table, unit.rows, self._touched)
         for row in kept:
             table.change(RowKind.READ, row, None)
