@@ -32,10 +32,11 @@ class MemoryLog(ChangeLogReader):
         self.trimmed = 0
         self.owner = (7, 7)
         self.read = 0
-        log_reader._open[log_reader._key(self.address)] = self
+        self.close()
 
     def close(self) -> None:
-        pass
+        """It stays in use: a source forgets its reader after an error."""
+        log_reader._open[log_reader._key(self.address)] = self
 
     def bounds(self) -> LogBounds:
         return LogBounds("cluster", self.trimmed, self.tail(), (MemorySegment(owner=self.owner),))  # type: ignore[arg-type]

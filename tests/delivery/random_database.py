@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pyarrow as pa
+
 from delivery.group_log import GroupLog, Work, changed, schema_of
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.delivery.changes.schemas import SchemaChange, SourceColumn, TableSchema
@@ -128,3 +130,7 @@ class Database:
         rows, unchanged = [row for row, _ in kept], [bits for _, bits in kept]
         self.log.chunk(self.schema, self.chunks, rows, complete=self.cursor is None, unchanged=unchanged)
         self.chunks += 1
+
+
+def rows(table: pa.Table) -> list[Any]:
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)

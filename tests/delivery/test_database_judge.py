@@ -10,8 +10,7 @@ import pytest
 
 from database_judge import State, Wrong, census, check_sums, differences, judge_pgbench, states
 from delivery.group_log import GroupLog, Work, schema_of
-from delivery.random_database import Database
-from delivery.test_rebuilt import rows
+from delivery.random_database import Database, rows
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.delivery.changes.rebuilt import rebuild

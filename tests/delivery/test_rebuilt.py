@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from delivery.random_database import Database
+from delivery.random_database import Database, rows
 from trunkline.delivery.changes.rebuilt import rebuild
-
-
-def rows(table: pa.Table) -> list[Any]:
-    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
 
 
 @pytest.mark.parametrize("seed", range(25))

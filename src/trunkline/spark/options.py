@@ -19,8 +19,8 @@ TIMEOUT_S: Final = 30.0
 PARTITIONS_MAX: Final = 10_000  # of one read: each is a task
 
 CONNECTION: Final = ("connect", "log", "timeout", "tokenEnv", "tokenFile", "tlsCa", "tlsCert", "tlsKey")
-BATCH: Final = (*CONNECTION, "startingOffset", "endingOffset", "partitions", "failOnTrim")
-STREAM: Final = (*CONNECTION, "startingOffset", "maxEntriesPerTrigger", "partitions", "failOnTrim")
+BATCH: Final = (*CONNECTION, "changes", "startingOffset", "endingOffset", "partitions", "failOnTrim")
+STREAM: Final = (*CONNECTION, "changes", "startingOffset", "maxEntriesPerTrigger", "partitions", "failOnTrim")
 SINK: Final = (*CONNECTION, "queryName")
 SPARKS_OWN: Final = ("checkpointLocation", "path")  # Spark passes these to a sink as well
 
@@ -45,6 +45,7 @@ class ReadOptions(Struct, frozen=True):
     entries_per_trigger: int | None = None
     partitions: int | None = None  # None: by the size of the range
     fail_on_trim: bool = True
+    changes: str = ""  # the table of a captured database whose changes are read; empty: entries
 
 
 class WriteOptions(Struct, frozen=True):
@@ -106,6 +107,7 @@ def batch_options(options: Mapping[str, str]) -> ReadOptions:
         ending=ending if isinstance(ending, int) else None,
         partitions=given.number("partitions", PARTITIONS_MAX),
         fail_on_trim=given.flag("failOnTrim", default=True),
+        changes=given.text("changes"),
     )
 
 
@@ -118,6 +120,18 @@ def stream_options(options: Mapping[str, str]) -> ReadOptions:
         entries_per_trigger=given.number("maxEntriesPerTrigger"),
         partitions=given.number("partitions", PARTITIONS_MAX),
         fail_on_trim=given.flag("failOnTrim", default=True),
+        changes=given.text("changes"),
+    )
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions | None:
+    """Those of the table, if changes of one are read, as far as a batch and a stream share them."""
+    given = _Given(options, tuple(dict.fromkeys((*BATCH, *STREAM, *SINK))), SPARKS_OWN)
+    if not given.text("changes"):
+        return None
+    ending = given.position("endingOffset", (LATEST,), LATEST)
+    return ReadOptions(
+        _connection(given), ending=ending if isinstance(ending, int) else None, changes=given.text("changes")
     )
 
 

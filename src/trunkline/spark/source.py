@@ -8,6 +8,8 @@ hold options and bounds, never a connection.
    created, and all plans read the same range: the frame is the log as of then.
 2. The reader accepts no filters from Spark. Spark would keep what was planned with one for the whole frame, and use it
    for plans without the filter.
+3. With the option ``changes`` the rows are changes of one table of a captured database. Its columns are those that the
+   table has at the end of the range, found once, too.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from trunkline.delivery.changes.schemas import TableSchema
 from trunkline.errors import ConfigError
+from trunkline.spark.change_columns import changes_schema, check_changes_schema
+from trunkline.spark.change_ranges import captured_table, read_changes
 from trunkline.spark.columns import check_schema, whole_schema
 from trunkline.spark.connections import CONNECTIONS
 from trunkline.spark.one_line_errors import in_one_line
@@ -27,6 +32,7 @@ from trunkline.spark.options import (
     batch_options,
     check_any_read,
     connection_options,
+    read_options,
     stream_options,
     write_options,
 )
@@ -44,6 +50,8 @@ class TrunklineSource(DataSource):
         super().__init__(options)
         with CONNECTIONS.using(connection_options(options)) as (cluster, log):
             self._extent = extent(cluster, log)  # (1)
+            chosen = read_options(options)
+            self._table = None if chosen is None else captured_table(log, self._extent, chosen.ending, chosen.changes)
 
     @classmethod
     def name(cls) -> str:
@@ -52,19 +60,25 @@ class TrunklineSource(DataSource):
     @in_one_line()
     def schema(self) -> StructType:
         check_any_read(self.options)
-        return whole_schema()
+        return whole_schema() if self._table is None else changes_schema(self._table)
 
     @in_one_line()
     def reader(self, schema: StructType) -> LogReader:
-        check_schema(schema)
-        return LogReader(batch_options(self.options), schema, self._extent)
+        self._check(schema)
+        return LogReader(batch_options(self.options), schema, self._extent, self._table)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
-            check_schema(schema)
-            return LogStreamReader(stream_options(self.options), schema)
+            self._check(schema)
+            return LogStreamReader(stream_options(self.options), schema, self._table)
         except ConfigError as error:
             return RefusedStream(str(error))
+
+    def _check(self, schema: StructType) -> None:
+        if self._table is None:
+            check_schema(schema)
+        else:
+            check_changes_schema(schema, self._table)
 
     @in_one_line()
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
@@ -78,10 +92,13 @@ class TrunklineSource(DataSource):
 class LogReader(DataSourceReader):
     """Reads what the log held when the source was created."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, found: LogExtent) -> None:
+    def __init__(
+        self, options: ReadOptions, schema: StructType, found: LogExtent, table: TableSchema | None = None
+    ) -> None:
         self._options = options
         self._schema = schema
         self._extent = found
+        self._table = table
 
     @in_one_line()
     def partitions(self) -> list[PositionRange]:
@@ -94,4 +111,7 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PositionRange)
         with in_one_line():
-            yield from read_range(self._options, self._schema, partition)
+            if self._table is None:
+                yield from read_range(self._options, self._schema, partition)
+            else:
+                yield from read_changes(self._options, self._table, self._schema, partition)

@@ -8,6 +8,7 @@
 3. With ``availableNow`` the stream ends at the tail of its start: later entries are left for another run.
 4. Positions that were trimmed before a batch read them are an error, or skipped, by ``failOnTrim``.
 5. Spark asks again after 10 ms if there is nothing new. The cluster is polled after ``POLL_S`` at the earliest.
+6. A stream of a table's changes ends its batches at ends of transactions only, even if they exceed the limit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from trunkline.delivery.changes.schemas import TableSchema
 from trunkline.errors import ConfigError
+from trunkline.spark.change_ranges import read_changes, transaction_end
 from trunkline.spark.connections import CONNECTIONS
 from trunkline.spark.one_line_errors import in_one_line
 from trunkline.spark.options import ReadOptions
@@ -33,11 +36,13 @@ POLL_S: Final = 0.05  # too small: idle streams load the cluster; too big: an en
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, table: TableSchema | None = None) -> None:
         self._options = options
         self._schema = schema
+        self._table = table  # whose changes are read; None: entries
         self._target: int | None = None  # where a run with availableNow ends (3)
         self._tail: int | None = None  # as last seen
+        self._latest: int | None = None  # as last answered
         self._poll_at_s = 0.0  # when to poll again, in monotonic time (5)
 
     @in_one_line()
@@ -55,14 +60,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_one_line()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        if self._target is None and self._tail is not None and self._tail <= position_of(start):
+        known = self._tail if self._table is None else self._latest
+        if self._target is None and known is not None and known <= position_of(start):
             time.sleep(max(self._poll_at_s - time.monotonic(), 0))  # (5)
         found = self._extent()
         first = untrimmed(self._options, position_of(start), found.oldest)  # (4)
         end = found.tail if self._target is None else min(found.tail, self._target)
         if isinstance(limit, ReadMaxRows):
             end = min(end, first + limit.max_rows)
-        return offset(max(end, position_of(start)))
+        if self._table is not None and first < end:
+            with CONNECTIONS.using(self._options.connection) as (_, log):
+                end = transaction_end(log, first, end, self._target or found.tail)  # (6)
+        self._latest = max(end, position_of(start))
+        return offset(self._latest)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         return None if self._tail is None else offset(self._tail)
@@ -78,7 +88,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PositionRange)
         with in_one_line():
-            yield from read_range(self._options, self._schema, partition)
+            if self._table is None:
+                yield from read_range(self._options, self._schema, partition)
+            else:
+                yield from read_changes(self._options, self._table, self._schema, partition)
 
     def _extent(self) -> LogExtent:
         with CONNECTIONS.using(self._options.connection) as (cluster, log):

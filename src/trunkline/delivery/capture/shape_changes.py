@@ -7,7 +7,7 @@ but its definition of the table is read later; what happened in between is in th
 Rules
  H1  Numbers of columns are used once, in order; a dropped one stays in the catalog. So with columns that were only
      added, or only dropped, since the version that the log has, the count of the columns in the stream says which of
-     them are there. With both, and with columns that stopped being generated, it does not.
+     them are there. With both it does so only if none of one kind and all of the other have happened.
  H2  If two definitions are equal, and the place in the stream lies between their positions, then the table has just
      these columns there, whatever happened before.
  H3  A column that was added keeps the value that older rows have (`attmissingval`), or they have NULL, unless the rows
@@ -20,9 +20,9 @@ Rules
  H6  Whatever is not certain is captured again. The rows are read after the definition, so they have what it has; only
      later alterations count from then on.
 
-A version keeps parts of the definition (storage, stamps, attributes, constraint) as evidence for the next judgement,
-and the evidence moves on only with a definition that is not ahead of the stream in this table's columns. A table whose
-columns are altered while no rows are written has no new shape in the stream: to follow it anyway, judge
+A version keeps parts of the definition (storage, stamps, attributes, generated, constraint) as evidence for the next
+judgement, and the evidence moves on only with a definition that is not ahead of the stream in this table's columns. A
+table whose columns are altered while no rows are written has no new shape in the stream: to follow it anyway, judge
 ``relation_of(definition)`` at a watermark that was written between two equal definitions (H2).
 """
 
@@ -105,6 +105,8 @@ def judged(
     try:
         if definition.oid != known.oid or relation.oid != known.oid:
             raise _Unclear("another table has its name now")
+        if known.attributes == 0:
+            raise _Unclear("its columns were altered several times before they could be compared with the catalog")
         numbers = _live_numbers(relation, definition) if proven else _numbers(known, relation, definition)
         return _followed(known, relation, definition, numbers, proven=proven, complete=complete)
     except _Unclear as error:
@@ -137,23 +139,21 @@ def _live_numbers(relation: Relation, definition: TableDefinition) -> tuple[int,
 
 def _numbers(known: TableSchema, relation: Relation, definition: TableDefinition) -> tuple[int, ...]:
     """The numbers of the columns in the stream."""
-    if known.attributes == 0:
-        raise _Unclear("its columns were altered several times before they could be compared with the catalog")
     before = tuple(column.number for column in known.columns)
     defined = {column.number: column for column in definition.columns}
     newer = [column for column in definition.columns if column.number > known.attributes and not column.generated]
     if any(number not in defined for number in before):
         raise _Unclear("the catalog has lost columns of it")
-    if any(column.number <= known.attributes and column.number not in before for column in definition.live):
-        raise _Unclear("a generated column became an ordinary one: the server never sent its values")
     gone = {number for number in before if defined[number].dropped}
-    added = len(relation.columns) - len(before)
-    if not gone and not any(column.dropped for column in newer) and 0 <= added <= len(newer):
-        return (*before, *(column.number for column in newer[:added]))
-    if gone and not newer and added == 0:
-        return before
-    if gone and not newer and added == -len(gone):
+    added = len(relation.columns) - len(before)  # less those that were dropped
+    if added == -len(gone):
         return tuple(number for number in before if number not in gone)
+    if any(number not in definition.generated for number in known.generated):
+        raise _Unclear("a generated column became an ordinary one, or was dropped: the server never sent its values")
+    if not any(column.dropped for column in newer) and (added == len(newer) or (not gone and 0 <= added <= len(newer))):
+        return (*before, *(column.number for column in newer[:added]))
+    if not newer and added == 0:
+        return before
     raise _Unclear("columns were dropped and others added, too fast to tell which are which")
 
 
@@ -203,7 +203,8 @@ def _followed(
         columns=tuple(columns),
         key=tuple(names[number] for number in key),
         identity=identity,
-        attributes=max(known.attributes, *numbers),
+        attributes=(used := max(known.attributes, *numbers)),
+        generated=tuple(sorted({*known.generated, *(each for each in definition.generated if each < used)})),
         constraint=constraint,
     )
     after = _with_evidence(after, definition)
@@ -283,7 +284,13 @@ def _with_evidence(schema: TableSchema, definition: TableDefinition) -> TableSch
         return schema
     stamps = [each.stamp for each in definition.live]
     columns = tuple(structs.replace(each, stamp=stamp) for each, stamp in zip(schema.columns, stamps, strict=True))
-    return structs.replace(schema, columns=columns, storage=definition.storage, attributes=definition.attributes)
+    return structs.replace(
+        schema,
+        columns=columns,
+        storage=definition.storage,
+        attributes=definition.attributes,
+        generated=definition.generated,
+    )
 
 
 def _recapture(
@@ -331,7 +338,11 @@ def _recapture(
         return Recapture(schema, reason)
     used = max(known.attributes, *places) if definition.oid == known.oid else max(places)
     return Recapture(
-        _with_evidence(structs.replace(schema, storage=definition.storage, attributes=used), definition), reason
+        _with_evidence(
+            structs.replace(schema, storage=definition.storage, attributes=used, generated=definition.generated),
+            definition,
+        ),
+        reason,
     )
 
 

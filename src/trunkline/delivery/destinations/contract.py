@@ -18,6 +18,8 @@ Rules
      Without steps, columns that the source gained or widened are added or widened. Any other difference is
      ``SchemaMismatch`` that names it, and nothing is written.
  T7  Errors tell the outcome: ``Refused`` errors mean that nothing changed; ``OutcomeUnknown`` that it may have.
+ T8  A value that UNCHANGED_COLUMN of a staged row names is not stated: it stays as the table has it, in the row whose
+     key ORIGIN_COLUMN has. A row that is not there is ``DestinationHalted``, and nothing is written.
 """
 
 from __future__ import annotations
@@ -99,7 +101,10 @@ class Destination(Protocol):
         ...
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
-        """Apply staged rows: batches of ``OP_COLUMN`` and every source column; at most one row per key (mirror)."""
+        """Apply staged rows: batches of ``OP_COLUMN`` and every source column; at most one row per key (mirror).
+
+        They may have the columns of T8 as well.
+        """
         ...
 
     def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:

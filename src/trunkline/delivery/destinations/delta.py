@@ -28,6 +28,7 @@ from trunkline.delivery.destinations.delta_files import FileWriter, removal
 from trunkline.delivery.destinations.delta_log import RETIRED, CommitLost, DeltaLog, LoadedVersion
 from trunkline.delivery.destinations.delta_merge import DeltaMerge, opened
 from trunkline.delivery.destinations.delta_steps import rewritten
+from trunkline.delivery.destinations.unstated import completed
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -72,7 +73,7 @@ class DeltaDestination:
         files = () if loaded is None else loaded.files
         merge = DeltaMerge(self._folder, files, schema, flush.key, flush.mode, flush.duplicates, self._step, steps)
         with self._writer(schema, flush.key) as writer:
-            for piece in merge.pieces(staged, replace):
+            for piece in merge.pieces(completed(staged, flush, merge.held, str(self._folder)), replace):
                 writer.add(piece)
             added = writer.keep()
         removed = [] if replace else [removal(file) for file in merge.touched]

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from trunkline.delivery.backends.delta_types import conformed
 from trunkline.delivery.changes.column_steps import ColumnSteps
+from trunkline.delivery.changes.columns import Columns, arrow_schema
 from trunkline.delivery.changes.rows import OP_COLUMN, DuplicatePolicy, Mode, Op
 from trunkline.delivery.destinations.contract import Applied
 from trunkline.delivery.destinations.delta_files import SMALL_FILES_MAX, DeltaDataFile, bounded
@@ -169,6 +170,23 @@ class DeltaMerge:
                 yield waiting.take(mine)
         if waiting is not None:
             yield waiting.filter(pa.array(left))
+
+    def held(self, keys: pa.Table, key: Columns, columns: Columns) -> pa.Table:
+        """The rows of the table that have these keys: the key columns and these (T8)."""
+        read = (*key, *columns)
+        stored = pa.schema([self._schema.field(column.name) for column in read])
+        wanted = conformed(keys, pa.schema([self._schema.field(column.name) for column in key]))
+        known = KeySet([column.name for column in key], wanted.columns)
+        found = [stored.empty_table()]
+        for file in known.candidates(self._files):
+            self._step("look up")
+            with opened(self._folder, file) as reader:
+                names = [self._stepped.held_name(column.name) for column in read]
+                there = [name for name in names if name in reader.schema_arrow.names]
+                rows = conformed(self._stepped.rows(reader.read(columns=there, use_threads=False)), stored)
+            mine = known.match(rows.select(known.names).columns) >= 0
+            found.append(rows.filter(pa.array(mine)))
+        return conformed(pa.concat_tables(found), arrow_schema(read))
 
     def _stage(self, batch: pa.Table) -> None:
         ops = batch.column(OP_COLUMN).to_numpy()

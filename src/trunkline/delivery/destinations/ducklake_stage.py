@@ -12,13 +12,15 @@ import pyarrow.compute as pc
 
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.rows import OP_COLUMN, Op
+from trunkline.delivery.changes.rows import BATCH_ROWS, OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.ducklake_attachments import LakeSession
+from trunkline.delivery.destinations.unstated import divided, filled
 
 DUPLICATE: Final = "trunkline-duplicate-key:"  # the error of the guard in ``delete_statement``, before the key
 INCOMING: Final = "_trunkline_incoming"
 STAGED: Final = "_trunkline_staged"
+KEYS: Final = "_trunkline_keys"
 KEY_CHARACTERS_MAX: Final = 200  # characters of a key in a message
 
 
@@ -61,15 +63,39 @@ class FlushStage:
         self._guarded = flush.duplicates == "halt"
         self.rows = 0
         self.removals = 0  # rows other than INSERT
+        self._flush = flush
+        self._partial: pa.Table | None = None  # rows that lack values; they are staged when those are known (T8)
         self._null_safe = False  # whether a key has a NULL, or a text with a NUL
 
     def fill(self, lake: LakeSession, batches: Iterable[pa.RecordBatch]) -> None:
-        schema = pa.schema([pa.field(OP_COLUMN, pa.int8()), *arrow_schema(self._columns)])
-        with incoming(lake, schema, map(self._counted, batches)):
-            lake.run(
-                f"CREATE OR REPLACE TEMP TABLE {STAGED} AS "
-                f"SELECT {OP_COLUMN}, {cast_list(self._columns)} FROM {INCOMING}"
-            )
+        whole, self._partial = divided(batches)
+        for batch in [] if self._partial is None else self._partial.to_batches():
+            self._counted(batch)
+        with incoming(lake, self._schema(), map(self._counted, whole)):
+            lake.run(f"CREATE OR REPLACE TEMP TABLE {STAGED} AS {self._incoming_rows()}")
+
+    def complete(self, lake: LakeSession, table: str, what: str) -> None:
+        """Stage the rows that lacked values, in the transaction that applies them: if it fails, that is undone, too."""
+        if self._partial is None:
+            return
+
+        def held(keys: pa.Table, key: Columns, columns: Columns) -> pa.Table:
+            read = (*key, *columns)
+            same = " AND ".join(f"t.{identifier(each.name)} = k.{identifier(each.name)}" for each in key)
+            with incoming(lake, keys.schema, keys.to_batches()):
+                lake.run(f"CREATE OR REPLACE TEMP TABLE {KEYS} AS SELECT {cast_list(key)} FROM {INCOMING}")
+            query = f"SELECT {export_list(read)} FROM {table} AS t SEMI JOIN {KEYS} AS k ON {same}"
+            return lake.read(query, BATCH_ROWS).read_all().cast(arrow_schema(read))
+
+        rows = filled(self._partial, self._flush, held, what)
+        with incoming(lake, self._schema(), rows.to_batches()):
+            lake.run(f"INSERT INTO {STAGED} {self._incoming_rows()}")
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema([pa.field(OP_COLUMN, pa.int8()), *arrow_schema(self._columns)])
+
+    def _incoming_rows(self) -> str:
+        return f"SELECT {OP_COLUMN}, {cast_list(self._columns)} FROM {INCOMING}"
 
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.rows += batch.num_rows

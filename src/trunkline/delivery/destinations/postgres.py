@@ -49,6 +49,7 @@ from trunkline.delivery.destinations.contract import (
     stored_mark,
 )
 from trunkline.delivery.destinations.postgres_copy import RowChunk, chunks, filled_columns, read, select, shared_encoder
+from trunkline.delivery.destinations.postgres_lookup import held_rows
 from trunkline.delivery.destinations.postgres_steps import follow_steps
 from trunkline.delivery.destinations.postgres_table import (
     PostgresNames,
@@ -59,6 +60,7 @@ from trunkline.delivery.destinations.postgres_table import (
     removal,
 )
 from trunkline.delivery.destinations.postgres_types import NAME_BYTES_MAX, stored_type
+from trunkline.delivery.destinations.unstated import completed
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -157,7 +159,8 @@ class PostgresDestination:
                 found = self._claim(flush.source)
             found, columns, reshaped = self._shaped(found, flush)
             applied = Applied(flush.through, reshaped=reshaped)
-            for rows in chunks(staged, [OP_COLUMN, *(column.name for column in flush.columns)]):
+            whole = completed(staged, flush, self._held, self._what)
+            for rows in chunks(whole, [OP_COLUMN, *(column.name for column in flush.columns)]):
                 applied = self._apply(flush, rows, applied, found.key_index(flush.key))
             self._write_position(flush, columns, found)
         return applied
@@ -242,6 +245,9 @@ class PostgresDestination:
             so_far.missing + missing,
             reshaped=so_far.reshaped,
         )
+
+    def _held(self, keys: pa.Table, key: Columns, columns: Columns) -> pa.Table:
+        return held_rows(self._session, self._names.table, keys, key, columns)
 
     def _remove(self, flush: Flush, rows: pa.Table, chunk: RowChunk, known: int) -> tuple[int, int]:
         """The number of removed rows, and how many of them an INSERT removed (G4)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from trunkline.delivery.changes.rows import DESTINATION_COLUMN, ROUTE_COLUMN, Ne
 from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.job.apply import flush_destination, seed_destination
 from trunkline.delivery.job.results import JobReport, failed
+from trunkline.delivery.job.unstated import looked_up, stated
 from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, TaskPipeline
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.errors import DuplicateKey, SourceExpired
@@ -68,15 +70,16 @@ def _settled(
     """The staged rows of each destination that has any, by its mode and policy."""
     for policy, places in pipeline.by_policy(members).items():
         routes = routes_to(pipeline.routes, places)
+        look_up = partial(looked_up, net, pipeline.source, flush.window.through, request, routes)
         if policy == "append":
-            settled = settle_append(net, routes)
+            settled = settle_append(look_up(all_rows=True), routes)
         elif policy == "warn":
             # Rows may share a key, so its live rows are looked up, not inferred.
             keys = touched_keys(net, pipeline.key, routes)
             live = pipeline.source.live(flush.window.through, request, keys) if keys.num_rows else net.arrived
-            settled = settle_live(net, live, routes, pipeline.key)
+            settled = settle_live(stated(net), live, routes, pipeline.key)
         else:
-            settled = settle(net, routes, pipeline.key)
+            settled = settle(look_up(all_rows=False), routes, pipeline.key)
         yield from slices(settled)
 
 

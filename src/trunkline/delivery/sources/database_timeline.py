@@ -21,7 +21,7 @@ from trunkline.delivery.changes.change_records import qualified
 from trunkline.delivery.changes.database_entries import CatalogEntry, Chunk, DatabaseEntry, Group, OneTable, SchemaEntry
 from trunkline.delivery.changes.database_reader import DatabaseReader
 from trunkline.delivery.changes.schemas import TableSchema
-from trunkline.delivery.sources.database_cursor import DatabaseCursor, table_in
+from trunkline.delivery.sources.database_cursor import DatabaseCursor, nothing_chosen, table_in
 from trunkline.errors import ConfigError, DestinationHalted
 from trunkline.plural import plural
 
@@ -80,7 +80,7 @@ class TableTimeline:
 
     def _begin(self, last: int) -> DatabaseReader:
         self._reach = self._cursor.catalog_at(last)
-        tip = DatabaseReader(self._reach, lambda _: False)
+        tip = DatabaseReader(self._reach, nothing_chosen)
         self._locate(tip)
         self._ended(tip, self._cursor.end_at(tip.glsn, self._oldest))
         self._points = [(tip.glsn, self._points[-1][1])]  # between the end and the catalog its columns may have changed
@@ -143,7 +143,7 @@ class TableTimeline:
             return self.gone.at
         now = self._points[-1][1]
         if not self._good and now is not None and now.schema.generation > 1 and not self._searched:
-            self._good, self._searched = self._last_of_earlier_generation(), True
+            self._good, self._searched = self._last_of_earlier_generation(now.schema), True
         return self._good
 
     def waiting(self) -> str:
@@ -220,25 +220,26 @@ class TableTimeline:
 
     # ----------------------------------------------------------------------------------------------------- looking back
 
-    def _last_of_earlier_generation(self) -> int:
-        """The last end at which the table was complete; 0 if the log no longer has it."""
+    def _last_of_earlier_generation(self, now: TableSchema) -> int:
+        """The last end before a generation at which the table was complete; 0 if the log no longer has it."""
         for catalog in self._cursor.catalogs_at(self._points[0][0]):
             found = table_in(catalog, self.number)
-            if found is None:
-                return 0
-            if found.complete:
-                return self._last_complete(catalog)
+            if found is None or found.newest.generation < now.generation:
+                return self._last_complete(catalog, now.generation)
         return 0
 
-    def _last_complete(self, catalog: CatalogEntry) -> int:
-        reader = DatabaseReader(catalog, lambda _: False)
-        last = self._cursor.end_at(catalog.glsn, self._oldest)
+    def _last_complete(self, catalog: CatalogEntry, before: int) -> int:
+        """The last end at which the table was complete, since a catalog and before a generation."""
+        reader = DatabaseReader(catalog, nothing_chosen)
+        now, last = _table_at(reader, self.number), 0
+        if now is not None and now.complete:
+            last = self._cursor.end_at(catalog.glsn, self._oldest)
         for entry in self._cursor.entries(catalog.glsn + 1, self._end):
             step = reader.feed(entry, rows=False)
             now = _table_at(reader, self.number)
-            if now is None or not now.complete:
+            if now is not None and now.schema.generation >= before:
                 break
-            last = step.glsn if step.end else last
+            last = step.glsn if step.end and now is not None and now.complete else last
         return last
 
     def _find_lost(self, tip: DatabaseReader) -> None:
@@ -260,7 +261,7 @@ class TableTimeline:
 
     def _replay(self, catalog: CatalogEntry) -> None:
         """From a catalog with the table to the end at which it is gone."""
-        reader = DatabaseReader(catalog, lambda _: False)
+        reader = DatabaseReader(catalog, nothing_chosen)
         self._points = []
         self._ended(reader, self._cursor.end_at(catalog.glsn, self._oldest))
         for entry in self._cursor.entries(catalog.glsn + 1, self.position):

@@ -17,6 +17,7 @@ from trunkline.core.projection import Segment
 from trunkline.delivery.changes.captured import EntryPlace, entry_place
 from trunkline.delivery.changes.change_records import qualified
 from trunkline.delivery.changes.database_entries import FORMAT_HEADER, CatalogEntry, EntryKind, entry_of, heading_of
+from trunkline.delivery.changes.database_reader import DatabaseReader
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.errors import (
     ConfigError,
@@ -175,11 +176,13 @@ class ChangeLogReader:
     def _of_a_database(self, entry: Entry) -> ConfigError:
         """Without ``table`` a source reads a log of one table."""
         heading, names = heading_of(entry), list[str]()
-        if heading is not None and (at := entry.glsn if heading.kind is EntryKind.CATALOG else heading.catalog):
-            found = self.at(at)
-            catalog = None if found is None else entry_of(found)
-            if isinstance(catalog, CatalogEntry):
-                names = sorted(qualified(table.newest) for table in catalog.catalog.tables)
+        at = 0 if heading is None else entry.glsn if heading.kind is EntryKind.CATALOG else heading.catalog
+        found = self.at(at) if at else None
+        if found is not None and isinstance(catalog := entry_of(found), CatalogEntry):
+            reader = DatabaseReader(catalog)
+            for each in self.entries(catalog.glsn + 1, entry.glsn) if catalog.glsn < entry.glsn else ():
+                reader.feed(entry_of(each), rows=False)
+            names = sorted(qualified(table.newest) for table in reader.tables())
         some = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
         return ConfigError(
             f"the log {self._address.log} has all tables of a database; name one in `table` of the source"
