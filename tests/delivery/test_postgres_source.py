@@ -293,10 +293,10 @@ def test_without_the_right_to_end_a_reader_the_capture_waits_for_it(shop: Shop) 
     session, stream = ServerSession(address), ReplicationConnection(address.dsn)
     try:
         with pytest.raises(Unreachable, match=r"still in use by process \d+"):
-            opened_slot(session, stream, shop.slot, 0, create=False, release_s=0.3)
+            opened_slot(session, stream, shop.slot, 0, make=None, release_s=0.3)
         timer = threading.Timer(0.3, driver.source.close)
         timer.start()
-        opened = opened_slot(session, stream, shop.slot, 0, create=False, release_s=WAIT_S)
+        opened = opened_slot(session, stream, shop.slot, 0, make=None, release_s=WAIT_S)
         assert opened.slot is SlotState.PRESENT
         timer.join()
     finally:
