@@ -198,6 +198,10 @@ def followed(history: list[tuple[list[tuple[Any, ...]], int, bool, bool]]) -> Re
           ([("add", "d", "constant")], 0, False, False), ([("insert", 2)], 0, False, False)])  # fmt: skip
 @example([([("insert", 1)], 0, False, False), ([("add", "c", "generated"), ("insert", 2)], 0, False, False),
           ([("drop_expression",)], 0, True, False), ([("insert", 2)], 0, False, False)])  # fmt: skip
+@example([([("add", "c", "generated"), ("drop", 0), ("drop", 0), ("insert", 1)], 0, False, False),
+          ([("drop_expression",), ("insert", 1), ("drop", 0), ("add", "a", "null")], 0, False, False)])  # fmt: skip
+@example([([("insert", 1), ("drop", 0), ("add", "a", "generated")], 0, False, False), ([("drop", 0)], 2, False, False),
+          ([("insert", 1)], 0, False, False), ([("drop_expression",)], 0, False, False)])  # fmt: skip
 def test_no_wrong_column_or_value_passes_whatever_is_altered_and_however_late_the_catalog_is_read(
     history: list[tuple[list[tuple[Any, ...]], int, bool, bool]],
 ) -> None:
@@ -348,7 +352,7 @@ def test_columns_that_no_log_can_hold_are_refused_with_the_remedy() -> None:
     assert isinstance(verdict, Refused)
 
 
-def test_a_table_that_is_gone_or_was_replaced_is_captured_again() -> None:
+def test_a_table_that_was_dropped_or_replaced_is_captured_again() -> None:
     verdict = judged(KNOWN, relation_of(TABLE), None)
     assert "dropped" in reason(verdict)
     assert isinstance(verdict, Recapture)

@@ -102,6 +102,10 @@ class TableDefinition(Struct, frozen=True):
         return tuple(column for column in self.columns if column.sent)
 
     @property
+    def generated(self) -> tuple[int, ...]:
+        return tuple(column.number for column in self.columns if column.generated and not column.dropped)
+
+    @property
     def attributes(self) -> int:
         return max((column.number for column in self.columns), default=0)
 
@@ -208,6 +212,7 @@ def schema_of(
         storage=definition.storage,
         oid=definition.oid,
         attributes=definition.attributes,
+        generated=definition.generated,
         constraint=definition.constraint,
     )
 

@@ -20,9 +20,9 @@ Rules
  H6  Whatever is not certain is captured again. The rows are read after the definition, so they have what it has; only
      later alterations count from then on.
 
-A version keeps parts of the definition (storage, stamps, attributes, constraint) as evidence for the next judgement,
-and the evidence moves on only with a definition that is not ahead of the stream in this table's columns. A table whose
-columns are altered while no rows are written has no new shape in the stream: to follow it anyway, judge
+A version keeps parts of the definition (storage, stamps, attributes, generated, constraint) as evidence for the next
+judgement, and the evidence moves on only with a definition that is not ahead of the stream in this table's columns. A
+table whose columns are altered while no rows are written has no new shape in the stream: to follow it anyway, judge
 ``relation_of(definition)`` at a watermark that was written between two equal definitions (H2).
 """
 
@@ -144,12 +144,12 @@ def _numbers(known: TableSchema, relation: Relation, definition: TableDefinition
     newer = [column for column in definition.columns if column.number > known.attributes and not column.generated]
     if any(number not in defined for number in before):
         raise _Unclear("the catalog has lost columns of it")
-    if any(column.number <= known.attributes and column.number not in before for column in definition.live):
-        raise _Unclear("a generated column became an ordinary one: the server never sent its values")
     gone = {number for number in before if defined[number].dropped}
     added = len(relation.columns) - len(before)  # less those that were dropped
     if added == -len(gone):
         return tuple(number for number in before if number not in gone)
+    if any(number not in definition.generated for number in known.generated):
+        raise _Unclear("a generated column became an ordinary one, or was dropped: the server never sent its values")
     if not any(column.dropped for column in newer) and (added == len(newer) or (not gone and 0 <= added <= len(newer))):
         return (*before, *(column.number for column in newer[:added]))
     if not newer and added == 0:
@@ -203,7 +203,8 @@ def _followed(
         columns=tuple(columns),
         key=tuple(names[number] for number in key),
         identity=identity,
-        attributes=max(known.attributes, *numbers),
+        attributes=(used := max(known.attributes, *numbers)),
+        generated=tuple(sorted({*known.generated, *(each for each in definition.generated if each < used)})),
         constraint=constraint,
     )
     after = _with_evidence(after, definition)
@@ -239,7 +240,7 @@ def _column_changes(
 
 def _default(known: TableSchema, found: RelationColumn, defined: DefinedColumn, *, rewritten: bool) -> str | None:
     """The text of the value that older rows have."""
-    if defined.number <= known.attributes:
+    if defined.number <= known.attributes or defined.number in known.generated:
         raise _Unclear(f"older rows may have values in column {found.name!r} that the server never sent")
     if defined.has_missing and defined.type_oid == found.type_oid:
         return defined.missing
@@ -283,7 +284,13 @@ def _with_evidence(schema: TableSchema, definition: TableDefinition) -> TableSch
         return schema
     stamps = [each.stamp for each in definition.live]
     columns = tuple(structs.replace(each, stamp=stamp) for each, stamp in zip(schema.columns, stamps, strict=True))
-    return structs.replace(schema, columns=columns, storage=definition.storage, attributes=definition.attributes)
+    return structs.replace(
+        schema,
+        columns=columns,
+        storage=definition.storage,
+        attributes=definition.attributes,
+        generated=definition.generated,
+    )
 
 
 def _recapture(
@@ -331,7 +338,11 @@ def _recapture(
         return Recapture(schema, reason)
     used = max(known.attributes, *places) if definition.oid == known.oid else max(places)
     return Recapture(
-        _with_evidence(structs.replace(schema, storage=definition.storage, attributes=used), definition), reason
+        _with_evidence(
+            structs.replace(schema, storage=definition.storage, attributes=used, generated=definition.generated),
+            definition,
+        ),
+        reason,
     )
 
 

@@ -77,7 +77,7 @@ def _parts(pattern: str) -> list[list[tuple[str, bool]]]:
                 parts[-1].append((wild or piece, wild is not None))
     if len(parts) == 1:
         parts.insert(0, [("public", False)])
-    if len(parts) != 2 or not all(any(text for text, _ in part) for part in parts):
+    if len(parts) != 2 or SEPARATOR in pattern or not all(any(text for text, _ in part) for part in parts):
         raise ConfigError(
             f"the pattern {pattern!r} names no table; write it like schema.table, public.* or shop.order_*"
         )

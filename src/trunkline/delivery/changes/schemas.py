@@ -83,6 +83,7 @@ class TableSchema(Struct, frozen=True, forbid_unknown_fields=True):
     storage: Natural = 0  # of its rows in the source: PostgreSQL's relfilenode; another one: the rows were rewritten
     oid: Natural = 0  # of the table in the source, whatever its name
     attributes: Natural = 0  # numbers of columns that the source has used up to here; 0: numbers of columns are made up
+    generated: tuple[Natural, ...] = ()  # numbers of columns that the source computes and does not send
     constraint: Natural = 0  # oid of the primary key in the source
 
     def vocabulary(self) -> Columns:
