@@ -27,8 +27,6 @@ from trunkline.delivery.capture.decoder import Cut
 from trunkline.delivery.capture.pgoutput import Relation
 from trunkline.delivery.capture.postgres import seen_of
 from trunkline.delivery.capture.postgres_catalog import (
-    FULL,
-    NOTHING,
     ListedTable,
     TableDefinition,
     definitions_of,
@@ -39,10 +37,9 @@ from trunkline.delivery.capture.postgres_catalog import (
 )
 from trunkline.delivery.capture.shape_changes import Changed, Recapture, Refused, Same, Verdict, judged
 from trunkline.delivery.capture.source import SchemaUnit, Unit
+from trunkline.delivery.capture.table_obstacles import obstacle_of_shape, obstacles
 from trunkline.delivery.capture.table_patterns import TablePatterns
-from trunkline.delivery.changes.columns import check_columns
 from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchema
-from trunkline.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +230,7 @@ class KnownTables:
 
     def _as_known(self, known: KnownTable, seen: TableDefinition) -> bool:
         verdict: Verdict = judged(known.schema, relation_of(seen), seen, earlier=seen, complete=known.complete)
-        if not isinstance(verdict, Same) or _unfit(seen):
+        if not isinstance(verdict, Same) or obstacle_of_shape(seen):
             return False
         known.look = seen
         return True
@@ -251,7 +248,7 @@ class KnownTables:
                 cuts.append(self._leave(known, "" if seen is None else "no pattern selects it any more"))
             elif seen is None or not seen.same_catalog(before):
                 self._moved.add(oid)
-            elif reason := _unfit(seen):
+            elif reason := obstacle_of_shape(seen):
                 cuts.append(self._leave(known, reason))
             else:
                 cuts.append(self._moves(known, relation_of(seen), seen, before))
@@ -262,11 +259,12 @@ class KnownTables:
     def _join(self, found: Iterable[TableDefinition]) -> list[Unit]:
         """New tables (J2)."""
         names = {(each.schema.schema, each.schema.name) for each in self._known.values()}
-        joining = []
+        joining, found = [], list(found)
+        reasons = obstacles(self._session(), found, self._published()) if found else {}
         for seen in found:
             if (seen.schema, seen.name) in names:
                 self._moved.add(seen.oid)
-            elif reason := _unfit(seen):
+            elif reason := reasons.get(seen.oid, ""):
                 if self._left_out.get(seen.oid) != reason:
                     logger.warning("%s is not captured: %s", quoted(seen.schema, seen.name), reason)
                 self._left_out[seen.oid] = reason
@@ -278,7 +276,7 @@ class KnownTables:
         shapes = self._publish(joining)
         running = self.running()
         for oid in joining:
-            if (shape := shapes.get(oid)) is None or _unfit(shape):
+            if (shape := shapes.get(oid)) is None or obstacle_of_shape(shape):
                 self._moved.add(oid)
                 continue
             known = KnownTable(schema_of(shape, self._next_number))
@@ -325,17 +323,3 @@ def running_transactions(session: psycopg.Connection[Any]) -> tuple[int, ...]:
     [(own, text)] = session.execute(RUNNING.encode()).fetchall()
     seen = seen_of(text)
     return (*seen.running, *range(seen.xmax, int(own)))
-
-
-def _unfit(look: TableDefinition) -> str:
-    """Why a table cannot be captured, or an empty string."""
-    if not look.ordinary:
-        return "it is not an ordinary table"
-    if look.identity == NOTHING or (look.identity != FULL and not look.key):
-        name = quoted(look.schema, look.name)
-        return f"it has no key; add a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL"
-    try:
-        check_columns(schema_of(look, 1).vocabulary(), (), None)
-    except ConfigError as error:
-        return str(error)
-    return "" if look.live else "it has no columns that could be captured"
