@@ -53,6 +53,7 @@ def opened_slot(
     ``make`` records what is made, so that it can be removed again; None: nothing is made.
     """
     identity = stream.identify()
+    ends = stream.ends(identity)
     state = slot_state(session, slot)
     if state is not SlotState.PRESENT and make is not None:
         if state is SlotState.LOST:
@@ -74,7 +75,7 @@ def opened_slot(
         confirmed = lsn_number(text or "0/0")
     with session.reporting() as connection:
         running = running_transactions(connection)
-    return SourceOpened(Origin(identity.system, identity.timeline), stream.ends(identity), state, confirmed, running)
+    return SourceOpened(Origin(identity.system, identity.timeline), ends, state, confirmed, running)
 
 
 def slot_state(session: ServerSession, slot: str) -> SlotState:
