@@ -174,13 +174,18 @@ def test_t6_rows_that_are_older_than_a_column_have_its_default_of_any_type(table
         destination.close()
 
     assert_held(expected, tuple(after))
-    widened = {
-        Column(column.name, {"TINYINT": "INTEGER", "FLOAT": "DOUBLE"}.get(column.type, column.type)): column.name
+    wider = {"TINYINT": "INTEGER", "FLOAT": "DOUBLE", "DECIMAL(38,10)": "DECIMAL(38,10)"}
+    later: dict[Column, str | None] = {  # a default outlives the next changes of its column
+        Column(
+            f"{column.name}!" if column.type in wider else column.name, wider.get(column.type, column.type)
+        ): column.name
         for column in after
     }
-    wider = steps(tuple(after), widened)
-    flushed(table, replace(flush, expected=20, through=21, columns=tuple(widened), steps=wider), [])
-    assert_held(expected, tuple(widened))  # a default outlives the next change of its column
+    later[Column("late", "INTEGER[]")] = None
+    moved = steps(tuple(after), later, {"late": [7]})
+    flushed(table, replace(flush, expected=20, through=21, columns=tuple(later), steps=moved), [])
+    now = {old: new.name for new, old in later.items() if old is not None}
+    assert_held([{**{now[name]: each for name, each in row.items()}, "late": [7]} for row in expected], tuple(later))
 
 
 @pytest.mark.parametrize(

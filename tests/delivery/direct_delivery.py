@@ -65,7 +65,7 @@ class Direct:
         for member in portion.members:
             window = Window(member.expected, state.version)
             survey = self.work.source.survey(window)
-            work = FlushWork(window, survey.columns, survey.identity, True, survey.mark)
+            work = FlushWork(window, survey.columns, survey.identity, True, survey.mark, survey.steps)
             _all_well(flush_portion(self.work, work, replace(portion, members=(member,))))
 
     def _portion(self) -> Portion:

@@ -30,6 +30,7 @@ from trunkline.delivery.config import (
 )
 from trunkline.delivery.config.address_rules import KINDS
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress, PostgresAddress
+from trunkline.delivery.deliverer.assembly import digest_of, pipeline_digest
 from trunkline.errors import ConfigError
 
 # The example and the reference
@@ -252,3 +253,13 @@ def test_wrong_characters_anywhere_make_a_config_error_or_a_pipeline(tmp_path: P
         length = data.draw(st.sampled_from([0, 1, 1, 5, 100]))
         content[at : at + length] = data.draw(st.binary(max_size=4) | st.sampled_from(MARKS))
     survives(tmp_path, bytes(content))
+
+
+def test_a_log_of_one_table_has_the_digests_of_earlier_versions(tmp_path: Path) -> None:
+    """With another digest a destination is seeded again."""
+    text = HEAD.replace("{type: delta, path: source}", "{type: log, log: orders%s}")
+    rest = "destinations: [{name: acme, type: delta, path: /tables/acme}]"
+    one, other = (load(tmp_path, text % table + rest) for table in ("", ", table: public.orders"))
+    digests = [(digest_of(each, each.destinations[0]), pipeline_digest(each)) for each in (one, other)]
+    assert digests[0] == ("aac97aa433d6e28c", "f180984986d0236e")
+    assert digests[1] != digests[0]

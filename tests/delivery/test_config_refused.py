@@ -308,6 +308,17 @@ def test_a_url_where_a_path_belongs_is_refused(tmp_path: Path, text: str, messag
     assert problems(tmp_path, HEAD + text) == [message]
 
 
+def test_a_table_of_a_log_has_a_schema_and_is_of_a_capture(tmp_path: Path) -> None:
+    for log, why in {
+        "{type: log, log: shop, table: orders}": "'orders' has no schema; write SCHEMA.TABLE, such as public.orders",
+        "{type: log, log: shop, table: public.orders, format: debezium}": (
+            "is for logs that `trunkline capture` writes; remove it, or `format`"
+        ),
+    }.items():
+        found = problems(tmp_path, HEAD.replace("{type: delta, path: source}", log) + ONE)
+        assert found == [f"orders.yaml:2: source.table: {why}"]
+
+
 def test_a_url_of_a_source_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, HEAD.replace("path: source", "path: 's3://bucket/x'") + ONE) == [
         f"orders.yaml:2: source.path: {S3}"

@@ -3,9 +3,10 @@
 Rules
  T1  A row whose key was touched between the watermarks is left out: the log has its newer state, before the chunk.
  T2  Updates do not state values that are stored apart and did not change. If no change of a touched row stated such a
-     column, the snapshot has its value: a row with just these columns is written. Not if the row is gone.
+     column, the snapshot has its value: a row with just these columns is written. Not if the row was removed.
  T3  An update that moves a row to another key without stating all columns may take it from what is not read yet to what
-     was read before: no chunk would state those columns. Such a table is read again, from its beginning.
+     was read before: no chunk would state those columns. Such a table is read again, from its beginning, and is not
+     complete before.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _unstated(window: pa.Table, dropped: pa.RecordBatch, schema: TableSchema) ->
     changes = window.filter(pa.array(_among(window, partial, schema.key)))
     kinds, bits = changes.column(KIND).to_pylist(), changes.column(UNCHANGED).to_pylist()
     every = (1 << len(schema.columns)) - 1
-    state: dict[Key, int] = {}  # 0: nothing is unstated, or the row is gone
+    state: dict[Key, int] = {}  # 0: nothing is unstated, or the row was removed
     for key, kind, unsent in zip(_key_values(changes, schema.key), kinds, bits, strict=True):
         match RowKind(kind):
             case RowKind.UPDATE_NEW:

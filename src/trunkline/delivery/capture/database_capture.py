@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.core import capture_messages as messages
 from trunkline.core.capture import Capture, CaptureConfig, CaptureState
@@ -36,7 +37,15 @@ from trunkline.delivery.capture.database_log import DatabaseLog, cursors_in
 from trunkline.delivery.capture.database_progress import DatabaseProgress, table_progress, written
 from trunkline.delivery.capture.entry_writer import replaced
 from trunkline.delivery.capture.held_units import HeldUnits
-from trunkline.delivery.capture.source import Changes, ChunkRequest, ChunkRows, DatabaseSource, SourceStart, Unit
+from trunkline.delivery.capture.source import (
+    Changes,
+    ChunkRequest,
+    ChunkRows,
+    DatabaseSource,
+    SchemaUnit,
+    SourceStart,
+    Unit,
+)
 from trunkline.delivery.changes.schemas import Catalog
 from trunkline.errors import (
     ConfigError,
@@ -71,6 +80,12 @@ class CaptureOptions(Struct, frozen=True):
     mark_after: int = 16 * 1024 * 1024
     retry_ms: int = 1_000
     retry_max_ms: int = 60_000
+    kept_max: int | None = None  # bytes that the source keeps for this capture: beyond it, warn or stop
+    stops_at_kept_max: bool = False
+
+
+class TooMuchKept(ConfigError):
+    """The source keeps more changes for the capture than allowed."""
 
 
 class DatabaseCapture:
@@ -89,6 +104,7 @@ class DatabaseCapture:
         threads: Threads | None = None,
     ) -> None:
         writer = secrets.token_hex(6)
+        self._options = options
         self._source = source
         self._threads = threads or Threads()
         self._log = DatabaseLog(connect, log, options.kind, writer=writer, threads=self._threads, token=token, tls=tls)
@@ -116,7 +132,9 @@ class DatabaseCapture:
         self._fatal: TrunklineError | None = None  # ends the capture
         self._catalog: Catalog | None = None  # of the log when it was taken over
         self._streamed = 0  # everything up to here was received in this session
+        self._spoiled: set[int] = set()  # tables that are read again, and whose schema does not say so yet
         self._target: int | None = None  # of a capture that runs once
+        self._warned = False
         self._close_at = self._keep_alive_at = self._look_at = self._report_at = 0.0
 
     def stop(self) -> None:
@@ -152,19 +170,17 @@ class DatabaseCapture:
             return settled
         complete = all(cursor.complete for cursor in self._role.cursors.values())
         reached = self._target is not None and self._streamed >= self._target and self._role.parts is None
-        return once and settled and complete and reached and not self._waiting
+        return once and settled and complete and reached and not self._waiting and not self._spoiled
 
     # ------------------------------------------------------------------------------------------------------ the turns
 
     def _turn(self) -> None:
         """Wait for the next thing that happens, and let the role decide."""
         streaming = self._role.state is CaptureState.STREAMING and not self._stopping.is_set()
-        if streaming and self._waiting and not self._role.full:
-            self._deliver()
-        elif streaming and not self._role.crowded:
-            self._receive()
-        else:
+        if not streaming or self._role.crowded:
             self._rest()
+        elif not self._deliver():
+            self._receive()
         self._take_results()
         self._fire_timers()
 
@@ -182,23 +198,33 @@ class DatabaseCapture:
             return
         if units:
             self.captured.heard_at = time.monotonic()
-        if self._role.full:  # rows of a chunk are welcome, and go before what was held back
-            rows = [unit for unit in units if isinstance(unit, ChunkRows)]
-            self._waiting.extend(unit for unit in units if not isinstance(unit, ChunkRows))
-            self._waiting.extendleft(reversed(rows))
-            while self._waiting and isinstance(self._waiting[0], ChunkRows) and not self._role.crowded:
-                self._hand_over(self._waiting.popleft())
-        else:
-            self._waiting.extend(units)
-            self._deliver()
+        self._waiting.extend(units)
+        self._deliver()
 
-    def _deliver(self) -> None:
-        while self._waiting and not self._role.full:
-            self._hand_over(self._waiting.popleft())
+    def _deliver(self) -> bool:
+        """What the role takes of the units that wait. False: nothing."""
+        delivered = False
+        while (unit := self._next_unit()) is not None:
+            delivered = True
+            self._hand_over(unit)
+        return delivered
+
+    def _next_unit(self) -> Unit | None:
+        """The role that is full takes rows of chunks still, and waits for them."""
+        if not self._waiting or self._role.crowded:
+            return None
+        if not self._role.full:
+            return self._waiting.popleft()
+        place = next((at for at, unit in enumerate(self._waiting) if isinstance(unit, ChunkRows)), None)
+        if place is None:
+            return None
+        unit = self._waiting[place]
+        del self._waiting[place]
+        return unit
 
     def _hand_over(self, unit: Unit) -> None:
-        if isinstance(unit, Changes):
-            self._check_moves(unit)
+        if isinstance(unit, Changes) and not self._checked_moves(unit):
+            return
         message = self._units.message(self._role.session, unit, self._role.watched)
         if isinstance(message, messages.KeepAlive):
             self._streamed = max(self._streamed, message.wal_end)
@@ -206,22 +232,33 @@ class DatabaseCapture:
             self._streamed = max(self._streamed, message.end)
         self._perform(self._role.on_message(SOURCE, message))
 
-    def _check_moves(self, unit: Changes) -> None:
-        """T3 of ``chunk_rows``. The request is made before the change is in the log: a crash forgets neither, or both."""
+    def _checked_moves(self, unit: Changes) -> bool:
+        """T3 of ``chunk_rows``. The request comes before the change is in the log: a crash forgets neither, or both.
+
+        False: the source has failed.
+        """
         for rows in unit.tables:
             cursor = self._role.cursors.get(rows.number)
             if cursor is None or cursor.complete or not cursor.keyed:
                 continue
             if moves_unstated(rows, self._units.schemas[rows.number]):
                 why = "an update moved a row to another key, without its large values, while the table was read"
-                self._source.recapture(rows.number, why)
+                self._spoiled.add(rows.number)
+                try:
+                    self._source.recapture(rows.number, why)
+                except PASSING as error:
+                    self._stream_ended(error)
+                    return False
+        return True
 
     def _rest(self) -> None:
         """While the role is crowded, waits, or ends."""
         now = time.monotonic()
         if self._role.state is CaptureState.STREAMING and now >= self._keep_alive_at:  # N1
             self._keep_alive_at = now + KEEP_ALIVE_S
-            self._from_source(lambda: self._source.confirm(self._role.confirmed))
+            failure = self._from_source(lambda: self._source.confirm(self._role.confirmed))
+            if failure is not None:
+                self._perform(self._role.on_message(SOURCE, failure))
         try:
             result = self._results.get(timeout=self._due_s(WAIT_S))
         except queue.Empty:
@@ -301,13 +338,14 @@ class DatabaseCapture:
                 self._log.end_session()
                 self._waiting.clear()
             case _:
-                raise AssertionError(f"nobody answers {message}")
+                raise AssertionError(f"no one answers {message}")
         return None
 
     def _take_over(self, session: int, force: bool) -> Message:
         """Errors of N4 end the capture; ``_fatal`` is raised by the loop, so that everything is closed."""
         self._units.clear()
         self._waiting.clear()
+        self._spoiled.clear()
         self._streamed = 0
         self.captured.begin()
         try:
@@ -317,7 +355,7 @@ class DatabaseCapture:
             self._error = error
             return messages.TakeOverFailed(session, fenced=True)
         except PASSING as error:
-            self._failed(error)
+            self._error = error
             return messages.TakeOverFailed(session, fenced=False)
         except TrunklineError as error:
             self._fatal = error
@@ -345,7 +383,7 @@ class DatabaseCapture:
             if self._target is None:
                 self._target = self._source.lag().position
         except PASSING as error:
-            self._failed(error)
+            self._error = error
             return messages.StreamEnded(request.session, str(error))
         except TrunklineError as error:
             self._fatal = error
@@ -356,6 +394,10 @@ class DatabaseCapture:
 
     def _append(self, request: messages.AppendEntry) -> None:
         unit, touched = self._units.take(request)
+        if isinstance(unit, ChunkRows) and unit.rows.number in self._spoiled:
+            unit = replace(unit, last=False)  # T3 of ``chunk_rows``
+        elif isinstance(unit, SchemaUnit):
+            self._spoiled.discard(unit.schema.number)
         try:
             size = self._log.append(request, unit, touched)
         except TrunklineError as error:  # it cannot be written, now or later
@@ -368,20 +410,17 @@ class DatabaseCapture:
         try:
             work()
         except PASSING as error:
-            self._failed(error)
+            self._error = error
             return messages.StreamEnded(self._role.session, str(error))
         except TrunklineError as error:
             self._fatal = error
         return None
 
     def _stream_ended(self, error: TrunklineError) -> None:
-        self._failed(error)
+        self._error = error
         self._perform(self._role.on_message(SOURCE, messages.StreamEnded(self._role.session, str(error))))
 
-    # -------------------------------------------------------------------------------------------------- what is told
-
-    def _failed(self, error: TrunklineError) -> None:
-        self._error = error
+    # ------------------------------------------------------------------------------------------------- what is reported
 
     def _announced(self, event: Event) -> None:
         match event:
@@ -403,20 +442,33 @@ class DatabaseCapture:
 
     def _tell(self) -> None:
         """Progress, and the lag, now and then."""
-        now, role, told = time.monotonic(), self._role, self.captured
+        now, role, progress = time.monotonic(), self._role, self.captured
         if role.state is CaptureState.STREAMING:
-            told.running, told.error = True, ""
-            told.position, told.confirmed = role.position, role.confirmed
+            progress.running, progress.error = True, ""
+            progress.position, progress.confirmed = role.position, role.confirmed
             settled = not (role.queue or role.in_flight or self._waiting) and role.parts is None
-            told.reached = max(role.confirmed, self._streamed) if settled else role.confirmed
+            progress.reached = max(role.confirmed, self._streamed) if settled else role.confirmed
             if now >= self._look_at:
                 self._look_at = now + LOOK_EVERY_S
-                with contextlib.suppress(*PASSING):  # the stream itself will tell
-                    told.sampled(self._source.lag())
+                with contextlib.suppress(*PASSING):  # the stream will fail, too
+                    progress.sampled(self._source.lag())
+                    self._check_kept()
         if now >= self._report_at:
             self._report_at = now + REPORT_EVERY_S
             self._note_tables()
-            self._report(told)
+            self._report(progress)
+
+    def _check_kept(self) -> None:
+        lag, most = self.captured.lag, self._options.kept_max
+        if lag is None or most is None or lag.retained <= most:
+            self._warned = False
+            return
+        text = f"the source keeps {lag.retained:,} bytes of changes for this capture, more than {most:,}"
+        if self._options.stops_at_kept_max:
+            self._fatal = TooMuchKept(text)
+        elif not self._warned:
+            logger.warning("%s", text)
+        self._warned = True
 
     def _note_tables(self) -> None:
         if self._log.writer is not None and self._log.writer.catalog is not None:

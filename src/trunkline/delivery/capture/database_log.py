@@ -65,7 +65,7 @@ class DatabaseLog:
             log = self._opened()
             check_log(log, log.tail() - 1, self._kind)  # W2
             mark = self._mark(log, force=force)
-            state = survey(log, mark - 1, self._kind)
+            state = survey(log, mark, self._kind)  # with the mark: it ends parts without a last one
         except TrunklineError:
             self.close()  # another connection may work
             raise

@@ -38,6 +38,7 @@ from trunkline.errors import ConfigError, CorruptEntry, TrunklineError
 
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024  # of rows in one entry; larger rows go alone
 _NO_ROWS: Final = memoryview(b"")  # a writer checks heads only
+VERSIONS_KEPT: Final = 4  # in a catalog; rows that follow are of the newest, unless a transaction is streamed again
 EMPTY: Final = Catalog(1, 0, 1, ())
 
 
@@ -142,8 +143,8 @@ class EntryWriter:
         elif request.epoch > self._reader.epoch:
             catalog = replaced(self._reader.catalog())
         else:
-            known = self._reader.catalog()  # rows that follow are of the newest versions
-            tables = tuple(replace(table, schemas=(table.newest,)) for table in known.tables)
+            known = self._reader.catalog()
+            tables = tuple(replace(table, schemas=table.schemas[-VERSIONS_KEPT:]) for table in known.tables)
             catalog = replace(known, tables=tables)
         payload = encode_catalog(catalog)
         heading = entries.Heading(entries.EntryKind.CATALOG, self._position(request))
@@ -173,7 +174,7 @@ class EntryWriter:
             self._known.feed(entry, rows=False)
         except CorruptEntry as error:  # B1
             raise TrunklineError(
-                f"the capture made an entry that nobody could read, which is a bug ({error}); it was not written"
+                f"the capture made an entry that no reader would take, which is a bug ({error}); it was not written"
             ) from error
         return Encoded(request.number, entry.heading, payload)
 

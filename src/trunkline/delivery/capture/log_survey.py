@@ -118,13 +118,13 @@ def _forwards(log: trunkline.sync.Log, catalog: int, upto: int) -> Iterator[Entr
         yield from log.subscribe(catalog, upto, to_tail=True)
     except (Trimmed, EntriesLost) as error:
         raise ConfigError(
-            f"the catalog of the log {log.name}, entry {catalog}, or an entry after it is gone ({error}), so nobody "
-            "can read what follows; capture the database into another log"
+            f"the catalog of the log {log.name}, entry {catalog}, or an entry after it was removed ({error}), and no "
+            "reader can go on without it; capture the database into another log"
         ) from None
 
 
 def _backwards(log: trunkline.sync.Log, upto: int) -> Iterator[Entry]:
-    """Entries from ``upto`` on back to the first. Raises ``ConfigError`` where some are gone."""
+    """Entries from ``upto`` on back to the first. Raises ``ConfigError`` where some were removed."""
     size = BLOCK_FIRST
     while upto > 0:
         start = max(1, upto - size + 1)

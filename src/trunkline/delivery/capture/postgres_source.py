@@ -127,7 +127,10 @@ class PostgresSource:
     # --- the beginning and the end ---
 
     def reach(self) -> None:
-        session = ServerSession(self._database.address)
+        address = self._database.address
+        with ReplicationConnection(address.dsn, address.password_env) as stream:
+            stream.check_server()
+        session = ServerSession(address)
         try:
             with session.reporting() as connection:
                 check_server(connection, self._wanted)

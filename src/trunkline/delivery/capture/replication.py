@@ -144,7 +144,7 @@ class ReplicationConnection:
         options = [f"SNAPSHOT '{'export' if snapshot else 'nothing'}'"]
         if failover and self._server.server_version >= FAILOVER_SERVER:
             options.append("FAILOVER true")
-        self._check_server()
+        self.check_server()
         command = f"CREATE_REPLICATION_SLOT {_quoted(name)} LOGICAL pgoutput ({', '.join(options)})"
         late = "a new slot waits for all open transactions: end those that pg_stat_activity shows"
         [(_, lsn, exported, _)] = self._ask(command, wait_s, late=late, slot=name)
@@ -158,7 +158,7 @@ class ReplicationConnection:
 
     def start(self, slot: str, lsn: int, publications: Sequence[str], *, wait_s: float = ACTIVE_S) -> None:
         """Stream what the slot has of these publications, from this LSN on or from what was confirmed, if later."""
-        self._check_server()
+        self.check_server()
         self._check_slot(slot, wait_s)
         self._check_publications(publications)
         names = _literal(", ".join(_quoted(each) for each in publications))
@@ -168,7 +168,7 @@ class ReplicationConnection:
         self._status = Status()  # N3: the server ignores zeros
         self._heard, self._asked = time.monotonic(), 0.0
 
-    def _check_server(self) -> None:
+    def check_server(self) -> None:
         [(level,)] = self._ask("SHOW wal_level")
         if level != "logical":
             raise ConfigError(f"the server's wal_level is {level}; set wal_level = logical and restart it")

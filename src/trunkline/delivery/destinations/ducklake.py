@@ -268,7 +268,7 @@ class DuckLakeDestination:
     def _evolve(self, lake: LakeSession, flush: Flush, held: Columns) -> str:
         """Make the table accept the source's rows (T6); returns the steps that it followed."""
         if (steps := checked_steps(flush, held, self._what)) is not None:
-            return follow_steps(lake, self._table(lake), steps)
+            return follow_steps(lake, self._address, steps)
         change = evolution(flush.columns, held)
         if change.problems:
             raise SchemaMismatch(

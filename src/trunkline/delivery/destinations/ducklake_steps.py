@@ -1,7 +1,11 @@
 """Follows the steps of a source's columns in a table of a lake, inside the transaction of a flush (T6).
 
 A lake identifies columns by number, so no file is rewritten: rows that are older than a column get the default that its
-catalog records. That default is a literal: for lists, and texts with a NUL, every row is updated instead.
+catalog records. There are two exceptions, in which every row is updated:
+
+ - That default is a literal: a list cannot be one, nor a text with a NUL.
+ - In the transaction that widens a column, DuckLake reads NULL instead of its recorded default, and if anything else is
+   done to the column, that stays so. So its values are written into the rows before, and it is widened last.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import pyarrow as pa
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.column_steps import ColumnSteps, renaming
 from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 from trunkline.delivery.destinations.ducklake_stage import cast_list
 from trunkline.plural import plural
@@ -20,8 +25,10 @@ from trunkline.plural import plural
 DEFAULTS: Final = "_trunkline_defaults"
 
 
-def follow_steps(lake: LakeSession, table: str, steps: ColumnSteps) -> str:
+def follow_steps(lake: LakeSession, address: LakeAddress, steps: ColumnSteps) -> str:
     """Returns what was done."""
+    table = f"{lake.alias}.{identifier(address.schema)}.{identifier(address.table)}"
+    recorded = _recorded_defaults(lake, address) if steps.widened else set()
     plan = renaming(steps)
     for old, new in plan.renames:
         lake.run(f"ALTER TABLE {table} RENAME COLUMN {identifier(old)} TO {identifier(new)}")
@@ -33,13 +40,28 @@ def follow_steps(lake: LakeSession, table: str, steps: ColumnSteps) -> str:
             continue
         lake.run(f"ALTER TABLE {table} ADD COLUMN {name} {column.type} DEFAULT {literal(texts[column.name])}")
         lake.run(f"ALTER TABLE {table} ALTER COLUMN {name} DROP DEFAULT")  # of later rows; each of them comes whole
-    for _, wide in steps.widened:
-        lake.run(f"ALTER TABLE {table} ALTER COLUMN {identifier(wide.name)} SET DATA TYPE {wide.type}")
     for gone in plan.drops:
         lake.run(f"ALTER TABLE {table} DROP COLUMN {identifier(gone)}")
-    if not others:
-        return steps.spelled()
-    return f"{steps.spelled()}; rewrote {plural(_update(lake, table, steps, others), 'row')}"
+    done = steps.spelled()
+    lasting = tuple(before.name for before, _ in steps.widened if before.name in recorded)
+    if others or lasting:
+        named = [now for name in lasting if (now := steps.now(name)) is not None]
+        done += f"; rewrote {plural(_update(lake, table, steps, others, named), 'row')}"
+    for _, wide in steps.widened:
+        lake.run(f"ALTER TABLE {table} ALTER COLUMN {identifier(wide.name)} SET DATA TYPE {wide.type}")
+    return done
+
+
+def _recorded_defaults(lake: LakeSession, address: LakeAddress) -> set[str]:
+    """The columns for which the catalog records a default of older rows."""
+    catalog = f"__ducklake_metadata_{lake.alias}"
+    found = lake.run(
+        f"SELECT c.column_name FROM {catalog}.ducklake_column c JOIN {catalog}.ducklake_table t USING (table_id) "
+        f"JOIN {catalog}.ducklake_schema s USING (schema_id) WHERE t.table_name = {literal(address.table)} "
+        f"AND s.schema_name = {literal(address.schema)} AND c.end_snapshot IS NULL AND t.end_snapshot IS NULL "
+        "AND s.end_snapshot IS NULL AND c.parent_column IS NULL AND c.initial_default IS NOT NULL"
+    )
+    return {name for (name,) in found}
 
 
 def _defaults(lake: LakeSession, steps: ColumnSteps) -> tuple[dict[str, str], Columns]:
@@ -63,12 +85,17 @@ def _cast(column: Column) -> str:
     return f"CAST({identifier(column.name)} AS {column.type})"
 
 
-def _update(lake: LakeSession, table: str, steps: ColumnSteps, columns: Columns) -> int:
-    """Write defaults into every row; returns how many there are."""
-    set_list = ", ".join(f"{identifier(column.name)} = d.{identifier(column.name)}" for column in columns)
+def _update(lake: LakeSession, table: str, steps: ColumnSteps, columns: Columns, lasting: list[str]) -> int:
+    """Write defaults of new columns, and the values of others, into every row; returns how many there are."""
+    sets = [f"{identifier(column.name)} = d.{identifier(column.name)}" for column in columns]
+    sets += [f"{identifier(name)} = t.{identifier(name)}" for name in lasting]
+    if not columns:
+        [(count,)] = lake.run(f"UPDATE {table} AS t SET {', '.join(sets)}")
+        return int(count)
     lake.cursor.register(DEFAULTS, pa.Table.from_batches([steps.default_row()]))
     try:
-        [(count,)] = lake.run(f"UPDATE {table} SET {set_list} FROM (SELECT {cast_list(columns)} FROM {DEFAULTS}) AS d")
+        row = f"(SELECT {cast_list(columns)} FROM {DEFAULTS}) AS d"
+        [(count,)] = lake.run(f"UPDATE {table} AS t SET {', '.join(sets)} FROM {row}")
     finally:
         lake.cursor.unregister(DEFAULTS)
     return int(count)
