@@ -90,6 +90,7 @@ class Bench:
     def initialize(self, scale: int) -> None:
         self.say(f"pgbench, scale {scale}: {scale * 100_000:,} accounts")
         run(self.pgbench("-i", "-q", "-s", str(scale)))
+        self.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")  # it has no key
 
     def nodes(self) -> dict[str, int]:
         """The processes of the log, now: the supervisor restarts those that die."""

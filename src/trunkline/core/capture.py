@@ -310,6 +310,8 @@ class Capture:
         if chunk is None or not (chunk.high and chunk.reads) or self.parts is not None:
             return []
         read, refused = chunk.reads[-1], self.chunks.refusal(chunk)
+        if refused is not None and chunk.whole and self.cursors[chunk.table].chunks:
+            return self._start_over(f"table {chunk.table} changed among its rows; it is captured again")  # K12
         if refused is not None:
             units, wait_ms = self.chunks.close(), self.chunk_wait_ms
             self.chunks.forget(read)

@@ -80,9 +80,8 @@ class ChunkReader:
 
     def on_shape(self, shape: Shape) -> tuple[int, ...]:
         """Ends an open chunk of the table, and returns the units that were read of it."""
-        self.must_see.pop(shape.table, None)
         if shape.must_see:
-            self.must_see[shape.table] = frozenset(shape.must_see)
+            self.must_see[shape.table] = self.must_see.get(shape.table, frozenset()) | set(shape.must_see)
         return self.close() if self.table == shape.table else ()
 
     def on_read(self, read: ChunkRead) -> bool:

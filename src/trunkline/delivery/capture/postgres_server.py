@@ -68,7 +68,7 @@ class Wanted(Struct, frozen=True):
     slot: str
     patterns: TablePatterns
     set_identity: bool = False  # give tables the replica identity that they lack
-    reader: str = ""  # application_name of an earlier process of this capture: it may still read the slot
+    reader: str = ""  # application_name of this capture: no other may read the slot; empty: any may, and is ended
 
 
 class Checked(Struct, frozen=True):
@@ -150,7 +150,7 @@ def _check_slot(connection: psycopg.Connection[Any], wanted: Wanted, server: _Se
         raise ConfigError(f"the slot {wanted.slot} {other}; choose another name with --slot, or drop it")
     if pid is not None:
         [(reader,)] = _ask(connection, READER, pid) or [("",)]
-        if not wanted.reader or reader != wanted.reader:
+        if wanted.reader and reader != wanted.reader:
             raise ConfigError(
                 f"the slot {wanted.slot} is in use by process {pid} of the server ({reader or 'without a name'}); stop "
                 f"that reader (SELECT pg_terminate_backend({pid})), or choose another name with --slot"
