@@ -195,6 +195,36 @@ def test_a_table_is_captured_again_on_request_and_everything_after_a_loss(bank: 
     assert [found[name]["generation"] for name in ("accounts", "transfers")] == [3, 2]
 
 
+def test_the_older_of_two_captures_stops_and_too_much_wal_stops_one_and_drops_its_slot(bank: Bank) -> None:
+    bank.open_accounts()
+    older = bank.cluster.begin(*bank.command)
+    wait_until(lambda: _complete(bank) == {"accounts", "transfers", "audit"}, COMMAND_S)
+    newer = bank.cluster.begin(*bank.command)
+    try:
+        errors = older.communicate(timeout=COMMAND_S)[1].decode()
+        assert older.returncode == 1, errors
+        assert "another capture has taken over the log" in errors.splitlines()[-1]
+        bank.run("UPDATE accounts SET note = 'later' WHERE id = 5")
+        wait_until(lambda: _lag(bank) == 0, COMMAND_S)
+    finally:
+        ended(newer, signal.SIGTERM)
+    bank.check()
+    limited = bank.cluster.trunkline(*bank.command, "--max-wal-bytes", "1", "--on-max-wal", "drop")
+    assert limited.returncode == 2, limited.stderr
+    assert b"over the limit" in limited.stderr
+    with psycopg.connect(bank.dsn) as connection:
+        query = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+        assert connection.execute(query).fetchall() == [(0,)]
+
+
+def _lag(bank: Bank) -> int:
+    """Of changes of accounts."""
+    tables: dict[str, Any] = {}
+    for state in states(bank.entries(), set()):
+        tables = state.tables
+    return len(differences(bank.dsn, tables))
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
