@@ -141,6 +141,7 @@ def test_every_end_is_a_state_of_the_database_whatever_is_killed(
                     )
                 elif number == 4:
                     server.execute("CREATE TABLE bank.late AS SELECT * FROM bank.accounts", "FLUSH BINARY LOGS")
+                assert child.poll() is None, "the capture has ended by itself"
             finally:
                 child.kill()
                 child.wait()
