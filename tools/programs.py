@@ -28,7 +28,7 @@ WITH_POSTGRES = (
     *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard"),
     *("bench/capture.py", "bench/delivery.py", *SYSTEM_DELIVERY),
 )
-WITH_MARIADB = ("tests/delivery", "bench/capture_mariadb.py")
+WITH_MARIADB = ("tests/delivery",)
 WITH_ETCD = (
     *("tests/metadata", "tests/contract", "tests/cli/test_observing_servers.py", "tests/system/test_leaving.py"),
     *("tests/system/test_long_maps.py", "tests/system/test_partitions.py"),

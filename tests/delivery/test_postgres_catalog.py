@@ -187,10 +187,15 @@ def test_the_shapes_that_the_server_sends_are_judged_as_what_they_are(
                 assert defaults is not None
                 assert defaults.to_pylist()[0]["d"] == "x"
             known = verdict.schema
-    active = "SELECT 1 FROM pg_replication_slots WHERE slot_name = 'shapes' AND active"
-    while database.execute(active).fetchall():  # the server has yet to see that the stream ended
-        time.sleep(0.02)
+    wait_unread(database, "shapes")
     database.execute("SELECT pg_drop_replication_slot('shapes')")
+
+
+def wait_unread(connection: psycopg.Connection[Any], slot: str) -> None:
+    """The server has yet to see that a stream ended."""
+    active = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active"
+    while connection.execute(active, (slot,)).fetchall():
+        time.sleep(0.02)
 
 
 def relation_before_row(stream: ReplicationConnection) -> Relation:

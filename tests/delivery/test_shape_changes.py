@@ -200,6 +200,8 @@ def followed(history: list[tuple[list[tuple[Any, ...]], int, bool, bool]]) -> Re
           ([("drop_expression",)], 0, True, False), ([("insert", 2)], 0, False, False)])  # fmt: skip
 @example([([("add", "c", "generated"), ("drop", 0), ("drop", 0), ("insert", 1)], 0, False, False),
           ([("drop_expression",), ("insert", 1), ("drop", 0), ("add", "a", "null")], 0, False, False)])  # fmt: skip
+@example([([("insert", 1), ("drop", 0), ("add", "a", "generated")], 0, False, False), ([("drop", 0)], 2, False, False),
+          ([("insert", 1)], 0, False, False), ([("drop_expression",)], 0, False, False)])  # fmt: skip
 def test_no_wrong_column_or_value_passes_whatever_is_altered_and_however_late_the_catalog_is_read(
     history: list[tuple[list[tuple[Any, ...]], int, bool, bool]],
 ) -> None:

@@ -35,7 +35,6 @@ from trunkline.delivery.capture.chunk_query import (
     chunk_query,
     cursor_of,
     type_names,
-    without_frame,
 )
 from trunkline.delivery.capture.copied_output import CopiedOutput
 from trunkline.delivery.capture.postgres import seen_of
@@ -60,6 +59,7 @@ GROWTH_MAX: Final = 8  # of a chunk, against the one before
 PIECES_MAX: Final = 2  # read and not taken; more: more memory; fewer: the server waits for the log
 AGAIN_S: Final = 0.2
 AGAIN_S_MAX: Final = 5.0
+END_S: Final = 15.0
 WHOLE_LOCK_MS: Final = 1_000  # writers wait as long; shorter: a table with long transactions is never locked
 IN_KEY_ORDER: Final = (  # a sort of the whole table for each chunk would cost more than any index
     "SET enable_seqscan = off; SET enable_sort = off; SET enable_bitmapscan = off; "
@@ -145,7 +145,7 @@ class ChunkReader:
             for session in (self._reading, self._control):
                 if session is not None:
                     session.interrupt()
-        self._thread.join()
+        self._thread.join(END_S)  # while it connects, it cannot be interrupted; it then ends by itself
 
     # --- the thread ---
 
@@ -181,9 +181,8 @@ class ChunkReader:
                 raise
             except Unreachable as error:
                 self._disconnect()
-                with self._changed:
-                    if self._closed:
-                        return
+                if self._closed:
+                    return
                 logger.warning("a chunk is read again, after %.0f s: %s", time.monotonic() - since, error)
                 wait_s = min(2 * wait_s, AGAIN_S_MAX)
             else:
@@ -192,7 +191,8 @@ class ChunkReader:
                         self._wanted = None
                 return
             with self._changed:
-                self._changed.wait_for(lambda: self._wanted is not request, wait_s)
+                if self._changed.wait_for(lambda: self._wanted is not request, wait_s):
+                    return
 
     def _try(self, request: ChunkRequest) -> None:
         table = self._newest(request.table)
@@ -231,8 +231,7 @@ class ChunkReader:
         order = after.order if after is not None else _key_order(seen)
         limit = self._rows_of.get(schema.number, FIRST_ROWS)
         output = self._copy(reading, schema, order, after, limit)
-        found = output.take(CHUNK_TEXT_MAX)
-        copied = CopiedRows(table, without_frame(found, first=True, last=output.ended))
+        copied = CopiedRows(table, output.take(CHUNK_TEXT_MAX))
         if output.ended:
             reading.execute("COMMIT")
         else:
@@ -289,19 +288,17 @@ class ChunkReader:
             self._emit(control, EMIT, request, high=False, whole=True)
             self._emit(control, EMIT_FLUSHED, request, high=True, whole=True)
             writer.execute("COMMIT")
-        output, first, waiting = self._copy(reading, schema, (), None, None), True, None
+        output, waiting = self._copy(reading, schema, (), None, None), None
         try:
             while not output.ended:
-                found = output.take(CHUNK_BYTES)
-                copied = CopiedRows(table, without_frame(found, first=first, last=output.ended))
+                copied = CopiedRows(table, output.take(CHUNK_BYTES))
                 for batch in _pieces(copied.batch(), CHUNK_BYTES_MAX):
                     if waiting is not None:
                         self._put(request, waiting)
                     waiting = ChunkRows(request.chunk, copied.rows(batch), None, False, running, xid_next)
-                first = False
             reading.execute("COMMIT")
         except psycopg.Error as error:
-            if first or waiting is None:
+            if waiting is None:
                 raise
             raise BrokenChunk(f"a table without a key was not read to its end ({error})") from error
         if waiting is None:

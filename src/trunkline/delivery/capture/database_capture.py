@@ -46,6 +46,7 @@ from trunkline.delivery.capture.source import (
     SourceStart,
     Unit,
 )
+from trunkline.delivery.capture.wal_guard import WalAction, WalLevel, judged_wal
 from trunkline.delivery.changes.schemas import Catalog
 from trunkline.errors import (
     ConfigError,
@@ -80,6 +81,13 @@ class CaptureOptions(Struct, frozen=True):
     mark_after: int = 16 * 1024 * 1024
     retry_ms: int = 1_000
     retry_max_ms: int = 60_000
+    kept_max: int | None = None  # bytes that the source keeps for this capture
+    on_kept_max: WalAction = WalAction.WARN  # DROP ends the capture as STOP does; the slot is dropped by the caller
+    slot: str = ""  # for messages
+
+
+class TooMuchKept(ConfigError):
+    """The source keeps more changes for the capture than allowed."""
 
 
 class DatabaseCapture:
@@ -98,6 +106,7 @@ class DatabaseCapture:
         threads: Threads | None = None,
     ) -> None:
         writer = secrets.token_hex(6)
+        self._options = options
         self._source = source
         self._threads = threads or Threads()
         self._log = DatabaseLog(connect, log, options.kind, writer=writer, threads=self._threads, token=token, tls=tls)
@@ -127,6 +136,7 @@ class DatabaseCapture:
         self._streamed = 0  # everything up to here was received in this session
         self._spoiled: set[int] = set()  # tables that are read again, and whose schema does not say so yet
         self._target: int | None = None  # of a capture that runs once
+        self._wal_level = WalLevel.FINE
         self._close_at = self._keep_alive_at = self._look_at = self._report_at = 0.0
 
     def stop(self) -> None:
@@ -442,12 +452,24 @@ class DatabaseCapture:
             progress.reached = max(role.confirmed, self._streamed) if settled else role.confirmed
             if now >= self._look_at:
                 self._look_at = now + LOOK_EVERY_S
-                with contextlib.suppress(*PASSING):  # the stream itself will tell
+                with contextlib.suppress(*PASSING):  # the stream will fail, too
                     progress.sampled(self._source.lag())
+                    self._check_kept()
         if now >= self._report_at:
             self._report_at = now + REPORT_EVERY_S
             self._note_tables()
             self._report(progress)
+
+    def _check_kept(self) -> None:
+        lag, most = self.captured.lag, self._options.kept_max
+        if lag is None or most is None:
+            return
+        verdict = judged_wal(lag.retained, most, self._options.on_kept_max, self._wal_level, self._options.slot)
+        self._wal_level = verdict.level
+        if verdict.action is not WalAction.WARN:
+            self._fatal = TooMuchKept(verdict.warning)
+        elif verdict.warning:
+            logger.warning("%s", verdict.warning)
 
     def _note_tables(self) -> None:
         if self._log.writer is not None and self._log.writer.catalog is not None:

@@ -189,16 +189,16 @@ PRIMARY: Final = "AND INDEX_NAME = 'PRIMARY' ORDER BY TABLE_SCHEMA, TABLE_NAME, 
 def _check_table(name: Name, engine: str, action: str | None) -> None:
     text = ".".join(name)
     if engine == "SYSTEM VERSIONED":
-        raise ConfigError(f"{text} is system-versioned, which cannot be captured; leave it out: --tables '!{text}'")
+        raise ConfigError(f"{text} is system-versioned, which cannot be captured; leave it out: --exclude '{text}'")
     if engine != "InnoDB":
         raise ConfigError(
             f"{text} has the engine {engine}, which has no transactions; run: ALTER TABLE {quoted(*name)} ENGINE = "
-            f"InnoDB, or leave it out: --tables '!{text}'"
+            f"InnoDB, or leave it out: --exclude '{text}'"
         )
     if action is not None:
         raise ConfigError(
             f"the foreign key {action} of {text} has an action (CASCADE or SET NULL), and the binlog does not have the "
-            f"rows that it changes; give it NO ACTION, or leave the table out: --tables '!{text}'"
+            f"rows that it changes; give it NO ACTION, or leave the table out: --exclude '{text}'"
         )
 
 

@@ -211,7 +211,9 @@ def _literals(schema: TableSchema, cursor: bytes) -> list[str]:
     """Raises ``ProtocolError`` for a cursor that no chunk of this table wrote."""
     columns = {column.name: column for column in schema.columns}
     try:
-        values = msgspec.msgpack.decode(cursor, type=tuple[str | bytes, ...])
+        values = msgspec.msgpack.decode(cursor, type=list[Any])
+        if not all(isinstance(value, str | bytes) for value in values):
+            raise ValueError("it is not of texts")
         return [_literal(columns[name], value) for name, value in zip(schema.key, values, strict=True)]
     except (msgspec.MsgspecError, ValueError) as error:
         raise ProtocolError(f"the log has an invalid cursor for {schema.schema}.{schema.name}: {error}") from None

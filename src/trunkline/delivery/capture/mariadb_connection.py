@@ -152,10 +152,8 @@ class BinlogConnection:
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         try:
-            self._session.ask("SET @master_binlog_checksum = @@global.binlog_checksum, @mariadb_slave_capability = 4")
+            self._session.ask("SET @master_binlog_checksum = 'CRC32', @mariadb_slave_capability = 4")
             self._session.ask(f"SET @master_heartbeat_period = {HEARTBEAT_S * 10**9}")
-            [(algorithm,)] = self._session.ask("SELECT @@global.binlog_checksum")
-            self.checksums = algorithm != "NONE"
             request = struct.pack("<IHI", offset, 0, replica) + file.encode()
             self._session.connection._execute_command(DUMP, request)
         except pymysql.err.MySQLError as error:
@@ -168,13 +166,19 @@ class BinlogConnection:
         self._socket.setblocking(False)
         self._received = bytearray()
         self._heard = time.monotonic()
+        self._closed = False  # by the server
 
     def receive(self, wait_ms: int) -> list[bytes]:
         """Packets that arrived; waits for at most this long if there are none. Raises ``Unreachable``."""
-        if not self._read_available():
+        if not self._read_available() and not self._closed:
             self._wait(wait_ms)
             self._read_available()
         found = self._packets()
+        if not found and self._closed:
+            raise Unreachable(
+                "the server has closed the stream; it stopped, or another replica or capture has the server id "
+                f"{self._replica}"
+            )
         if not found and time.monotonic() - self._heard > SILENCE_S_MAX:
             raise Unreachable(f"the server has sent nothing for {SILENCE_S_MAX:.0f} s, not even a heartbeat")
         return found
@@ -203,10 +207,8 @@ class BinlogConnection:
             while len(self._received) - before < RECEIVED_BYTES_MAX:
                 piece = self._socket.recv(RECEIVED_BYTES_MAX)
                 if not piece:
-                    raise Unreachable(
-                        "the server has closed the stream; it stopped, or another replica or capture has the same "
-                        f"server id {self._replica}"
-                    )
+                    self._closed = True
+                    break
                 self._received += piece
         except (BlockingIOError, ssl.SSLWantReadError):
             pass
@@ -245,7 +247,10 @@ class BinlogConnection:
             [code] = struct.unpack_from("<H", message, 1)
             text = message[9:].decode(errors="replace")
             if code == NO_BINLOG:
-                raise ConfigError(f"the server cannot send its binlog from this position: {text}")
+                raise ConfigError(
+                    "the server cannot send its binlog from where the log ends: it was reset or replaced, or a file "
+                    f"is damaged ({text}); capture every table again"
+                )
             raise Unreachable(f"the server has ended the stream: {text}")
         if message[:1] == b"\xfe":
             raise Unreachable("the server has ended the stream")

@@ -131,7 +131,7 @@ class Shapes:
         if not statement.strict and any(change.what in ("modify", "change") for change in statement.changes):
             raise _Unsure("values may have been cut, because the session was not strict")
         # A statement names columns as they were before it; so changes of one column twice are not told apart.
-        named = [change.column for change in statement.changes]
+        named = [change.column for change in statement.changes if change.what != "add"]
         if len(set(named)) < len(named):
             raise _Unsure("it changes a column twice")
         for change in statement.changes:

@@ -19,8 +19,9 @@ Rules
 
 from __future__ import annotations
 
+import secrets
 import time
-import zlib
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -65,14 +66,13 @@ LOOKS_MAX: Final = 5
 
 
 class MariaSource:
-    """One capture of the chosen tables. ``replica``: its server id among the server's replicas."""
+    """One capture of the chosen tables. ``replica``: its server id; by default one that no replica has."""
 
     def __init__(
         self, dsn: str, tables: Sequence[str], *, replica: int | None = None, limits: Limits | None = None
     ) -> None:
         self._dsn, self._patterns = parse_dsn(dsn), Patterns(tables)
-        chosen = ",".join(sorted(tables)).encode()
-        self._replica = replica or REPLICA_IDS | zlib.crc32(chosen)
+        self._replica = replica or new_replica()
         self._limits = limits or Limits()
         self._control: Session | None = None
         self._server: Server | None = None
@@ -86,6 +86,7 @@ class MariaSource:
         self._begun = False  # the low watermark of the request was put
         self._again: tuple[int, float] = (0, 0.0)  # not to be read before the stream, or the clock, is there
         self._told = 0
+        self._packets: deque[bytes] = deque()  # received, and not taken by the stream yet
 
     # ----------------------------------------------------------------------------------------------------- beginning
 
@@ -108,8 +109,8 @@ class MariaSource:
         self._try_stream(server, now)
 
     def _try_stream(self, server: Server, now: int) -> None:
-        """A stream that sends something can be had. Its id is of no other replica: the server would end that one."""
-        passing = BinlogConnection(self._dsn, REPLICA_IDS ^ self._replica | 1 << 30, server.file(now), now & OFFSET_MAX)
+        """A stream that sends something can be had."""
+        passing = BinlogConnection(self._dsn, new_replica(), server.file(now), now & OFFSET_MAX)
         try:
             passing.receive(int(LOCK_AGAIN_S * 1000))
         finally:
@@ -182,8 +183,12 @@ class MariaSource:
         if stream is None or binlog is None:
             raise Unreachable("the stream of the server has not begun")
         self._begin_chunk()
-        stream.feed(binlog.receive(0 if stream.units else wait_ms))
-        self._end_chunk()
+        if not self._packets:
+            self._packets.extend(binlog.receive(0 if stream.units else wait_ms))
+        while stream.feed(self._packets, None if self._chunk is None else self._chunk.high):
+            self._end_chunk()
+            if self._whole is not None:
+                break  # nothing may come before its rows
         if close:
             stream.close_group()
         if stream.idle and stream.whole > self._told:
@@ -223,6 +228,7 @@ class MariaSource:
         self._close_control()
         self._binlog = self._stream = self._chunks = self._request = self._chunk = self._whole = None
         self._again = (0, 0.0)
+        self._packets.clear()
 
     def _close_control(self) -> None:
         if self._control is not None:
@@ -272,8 +278,8 @@ class MariaSource:
 
     def _end_chunk(self) -> None:
         stream, request, chunk = self._stream, self._request, self._chunk
-        if stream is None or request is None or chunk is None or not stream.between or stream.whole < chunk.high:
-            return
+        assert stream is not None
+        assert request is not None
         self._chunk = None
         if isinstance(chunk, WholeTable):
             stream.put(Watermark(request.writer, request.chunk, False))
@@ -293,6 +299,11 @@ class MariaSource:
         if last:
             self._whole = self._request = None
         return ChunkRows(request.chunk, rows, None, last, (), whole.seen)
+
+
+def new_replica() -> int:
+    """Two replicas with one id would end each other's streams."""
+    return REPLICA_IDS | secrets.randbits(31)
 
 
 def _broken_off(catalog: Catalog | None) -> list[int]:

@@ -19,6 +19,7 @@ from trunkline.delivery.capture.mariadb_rows import Gathering, Limits, TableRead
 from trunkline.delivery.capture.mariadb_shapes import Shapes
 from trunkline.delivery.capture.mariadb_tablemap import MALFORMED, TableMap, table_map
 from trunkline.delivery.capture.mariadb_tables import Tables, described, seen_in
+from trunkline.delivery.capture.mariadb_types import fits
 from trunkline.delivery.capture.source import SchemaUnit, Unit
 from trunkline.delivery.changes.schemas import TableSchema
 from trunkline.errors import ConfigError, ProtocolError
@@ -74,13 +75,20 @@ class Stream:
         """The table was there when the stream began, and the log lacks it."""
         self._shapes.found.add(number)
 
-    def feed(self, packets: Iterable[bytes]) -> None:
-        """Raises ``ProtocolError``, and ``ConfigError`` for what cannot be captured."""
-        for packet in packets:
+    def feed(self, packets: deque[bytes], until: int | None) -> bool:
+        """Take packets, but none after the first place between transactions from ``until`` on; whether it was reached.
+
+        Raises ``ProtocolError``, and ``ConfigError`` for what cannot be captured.
+        """
+        while until is None or self._open is not None or self.whole < until:
+            if not packets:
+                return False
+            packet = packets.popleft()
             try:
                 self._on_packet(packet)
             except MALFORMED as error:
                 raise events.malformed(f"kind {packet[4:5].hex()}: {error}") from error
+        return True
 
     def close_group(self) -> None:
         """The open group leaves, without the transaction that is open."""
@@ -94,17 +102,22 @@ class Stream:
             self._put_part()
         if isinstance(unit, SchemaUnit):
             self._readers.clear()
-            self._maps = {number: self._renewed(reader) for number, reader in self._maps.items()}
+            self._renew_readers()
         self.units.append(unit)
 
-    def _renewed(self, reader: TableReader | None) -> TableReader | None:
-        """The reader of the same table map, under the present version of its table."""
-        schema = None if reader is None else self._tables.get(reader.schema.number)
-        if reader is None or schema is reader.schema:
-            return reader
-        if schema is None or len(schema.columns) != len(reader.wire):
-            return None  # the next table map tells
-        return TableReader(schema, reader.wire, self._server.charsets)
+    def _renew_readers(self) -> None:
+        """Of the present table maps, under the present versions; without those that a new table map must describe."""
+        for number, reader in list(self._maps.items()):
+            schema = None if reader is None else self._tables.get(reader.schema.number)
+            if reader is None or schema is reader.schema:
+                continue
+            del self._maps[number]
+            if (
+                schema is not None
+                and len(schema.columns) == len(reader.wire)
+                and all(map(fits, reader.wire, schema.columns))
+            ):
+                self._maps[number] = TableReader(schema, reader.wire, self._server.charsets)
 
     # ---------------------------------------------------------------------------------------------------- the events
 
@@ -112,7 +125,7 @@ class Stream:
         kind = packet[4]
         if kind == Kind.FORMAT:
             self.checksums = events.checksummed(packet)
-            event = events.event_of(packet, checksums=True)
+            event = events.made_up(packet)
         elif kind in (Kind.ROTATE, Kind.HEARTBEAT):
             event = events.made_up(packet)
             if kind == Kind.ROTATE:

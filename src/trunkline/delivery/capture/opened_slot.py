@@ -15,12 +15,12 @@ import time
 from typing import Final
 
 import psycopg
-from psycopg import sql
 
 from trunkline.core.capture_messages import Origin, SlotState
 from trunkline.delivery.capture.known_tables import running_transactions
 from trunkline.delivery.capture.replication import ReplicationConnection, lsn_number
 from trunkline.delivery.capture.server_session import ServerSession
+from trunkline.delivery.capture.server_setup import Made
 from trunkline.delivery.capture.source import SourceOpened
 from trunkline.errors import ConfigError, Unreachable
 
@@ -44,18 +44,25 @@ def opened_slot(
     slot: str,
     position: int,
     *,
-    create: bool,
+    make: Made | None,
+    failover: bool = True,
     release_s: float = RELEASE_S,
 ) -> SourceOpened:
-    """``position``: where the log stands. The stream is started if the slot is present, or was made."""
+    """``position``: where the log stands. The stream is started if the slot is present, or was made.
+
+    ``make`` records what is made, so that it can be removed again; None: nothing is made.
+    """
     identity = stream.identify()
+    ends = stream.ends(identity)
     state = slot_state(session, slot)
-    if state is not SlotState.PRESENT and create:
+    if state is not SlotState.PRESENT and make is not None:
         if state is SlotState.LOST:
             logger.warning("the slot %s is lost, and is replaced", slot)
             stream.drop_slot(slot)
-        ensure_publication(session, slot)
-        stream.create_slot(slot, failover=True)
+        with session.reporting() as connection:
+            make.publication(connection, slot)
+        make.slot(slot)
+        stream.create_slot(slot, failover=failover)
         state = SlotState.PRESENT
     if state is SlotState.PRESENT:
         _end_reader(session, slot, release_s)
@@ -68,7 +75,7 @@ def opened_slot(
         confirmed = lsn_number(text or "0/0")
     with session.reporting() as connection:
         running = running_transactions(connection)
-    return SourceOpened(Origin(identity.system, identity.timeline), stream.ends(identity), state, confirmed, running)
+    return SourceOpened(Origin(identity.system, identity.timeline), ends, state, confirmed, running)
 
 
 def slot_state(session: ServerSession, slot: str) -> SlotState:
@@ -85,12 +92,6 @@ def slot_state(session: ServerSession, slot: str) -> SlotState:
     if not ours:
         raise ConfigError(f"the slot {slot} belongs to another database or plug-in; choose another name")
     return SlotState.LOST if wal_status == "lost" or not publication else SlotState.PRESENT
-
-
-def ensure_publication(session: ServerSession, name: str) -> None:
-    if not session.ask(PUBLICATION, name):
-        with session.reporting() as connection:
-            connection.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
 
 
 def _end_reader(session: ServerSession, slot: str, release_s: float) -> None:

@@ -6,6 +6,7 @@ The rules are in the modules that it joins: ``replication`` (the stream), ``deco
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 import psycopg
 from msgspec import Struct
+from psycopg.conninfo import make_conninfo
 
 from trunkline.core.capture_messages import SlotState
 from trunkline.delivery.capture.change_batches import UnfitChange
@@ -25,9 +27,11 @@ from trunkline.delivery.capture.decoder import Cut, Decoder, Limits, Mark
 from trunkline.delivery.capture.known_tables import KnownTables
 from trunkline.delivery.capture.opened_slot import opened_slot, slot_state
 from trunkline.delivery.capture.pgoutput import Relation
+from trunkline.delivery.capture.postgres_server import Wanted, check_server
 from trunkline.delivery.capture.postgres_values import shown
 from trunkline.delivery.capture.replication import SILENT_S, Received, ReplicationConnection, Status
 from trunkline.delivery.capture.server_session import ServerAddress, ServerSession
+from trunkline.delivery.capture.server_setup import Made
 from trunkline.delivery.capture.source import (
     ChunkRequest,
     KeepAlive,
@@ -48,8 +52,11 @@ from trunkline.delivery.capture.source_messages import (
     prefix_of,
 )
 from trunkline.delivery.capture.table_patterns import TablePatterns
-from trunkline.errors import ConfigError, Unreachable
+from trunkline.errors import ConfigError, TrunklineError, Unreachable
 
+logger = logging.getLogger(__name__)
+
+APPLICATION_LETTERS_MAX: Final = 63  # of a name that a server keeps
 LOOK_S: Final = 1.0  # between looks at the catalog; longer: new tables wait; shorter: more queries
 LOOK_S_MAX: Final = 10.0
 LOOK_SHARE_MAX: Final = 20  # a look takes one part of so many of the time, at most
@@ -67,6 +74,9 @@ class PostgresDatabase(Struct, frozen=True):
     slot: str
     tables: tuple[str, ...]  # patterns
     exclude: tuple[str, ...] = ()
+    set_identity: bool = False  # give tables the replica identity that they lack
+    failover: bool = True  # standbys follow the slot, from PostgreSQL 17 on
+    reader: str = ""  # a name of this capture, for the server; empty: whoever reads the slot is ended
 
 
 class _Stream:
@@ -119,20 +129,22 @@ class PostgresSource:
     def reach(self) -> None:
         session = ServerSession(self._database.address)
         try:
+            with session.reporting() as connection:
+                check_server(connection, self._wanted)
             slot_state(session, self._database.slot)
         finally:
             session.close()
 
     def open(self, start: SourceStart) -> SourceOpened:
         self.close()
-        address, slot = self._database.address, self._database.slot
+        address, made = self._database.address, Made()
         try:
-            self._session = session = ServerSession(address)
+            self._session = ServerSession(address)
             stream = ReplicationConnection(
-                address.dsn, address.password_env, silent_s=self._silent_s, waker=self._waker
+                self._stream_dsn(), address.password_env, silent_s=self._silent_s, waker=self._waker
             )
             try:
-                opened = opened_slot(session, stream, slot, start.position, create=start.create)
+                opened = self._opened_slot(stream, start, made)
                 if opened.slot is not SlotState.PRESENT:
                     stream.close()
                     return opened
@@ -142,8 +154,42 @@ class PostgresSource:
                 raise
         except BaseException:
             self.close()
+            self._undo(made)
             raise
         return opened
+
+    def _opened_slot(self, stream: ReplicationConnection, start: SourceStart, made: Made) -> SourceOpened:
+        assert self._session is not None
+        database = self._database
+        if database.set_identity:
+            with self._session.reporting() as connection:
+                made.identities(connection, check_server(connection, self._wanted).identities)
+        make = made if start.create else None
+        return opened_slot(self._session, stream, database.slot, start.position, make=make, failover=database.failover)
+
+    def _undo(self, made: Made) -> None:
+        """Nothing stays behind on the server if a start fails."""
+        if not made.something:
+            return
+        try:
+            session = ServerSession(self._database.address)
+            try:
+                with session.reporting() as connection:
+                    made.undo(connection)
+            finally:
+                session.close()
+        except TrunklineError as error:
+            logger.warning("the start failed, and what it made on the server stays there: %s", error)
+
+    @property
+    def _wanted(self) -> Wanted:
+        database = self._database
+        return Wanted(database.slot, self._patterns, database.set_identity, _application(database.reader))
+
+    def _stream_dsn(self) -> str:
+        """With a name by which a later start recognizes the reader of the slot."""
+        name = _application(self._database.reader)
+        return make_conninfo(self._database.address.dsn, **({"application_name": name} if name else {}))
 
     def _begin(self, connection: ReplicationConnection, start: SourceStart) -> None:
         tables = KnownTables(self._connection, self._patterns, self._database.slot, start.catalog)
@@ -287,6 +333,11 @@ class PostgresSource:
         if self._session is None:
             raise Unreachable("the stream was closed; the capture connects again")
         return self._session.reporting()
+
+
+def _application(reader: str) -> str:
+    """As the server keeps it: it shortens names, and replaces letters that are not ASCII."""
+    return re.sub(r"[^ -~]", "?", reader)[:APPLICATION_LETTERS_MAX]
 
 
 def request_snapshot(

@@ -34,6 +34,7 @@ ACTIVE_S: Final = 5.0  # the server may not have noticed yet that the last reade
 LOOK_AGAIN_S: Final = 0.1
 SILENT_S: Final = 60.0  # without a message; longer: a dead server is noticed late; shorter: a busy one seems dead
 REQUEST_S: Final = 20.0  # without a message: the server is asked for one
+STAY_S: Final = 1.0  # between signs of life while nothing is received; the server may have a short time-out
 RECEIVE_BYTES_MAX: Final = 2 * 1024 * 1024  # of one batch; one message more may exceed it
 FAILOVER_SERVER: Final = 170_000  # PostgreSQL 17: slots that standbys follow
 EPOCH_S: Final = 946_684_800  # PostgreSQL counts from the year 2000
@@ -144,7 +145,7 @@ class ReplicationConnection:
         options = [f"SNAPSHOT '{'export' if snapshot else 'nothing'}'"]
         if failover and self._server.server_version >= FAILOVER_SERVER:
             options.append("FAILOVER true")
-        self._check_server()
+        self.check_server()
         command = f"CREATE_REPLICATION_SLOT {_quoted(name)} LOGICAL pgoutput ({', '.join(options)})"
         late = "a new slot waits for all open transactions: end those that pg_stat_activity shows"
         [(_, lsn, exported, _)] = self._ask(command, wait_s, late=late, slot=name)
@@ -158,7 +159,7 @@ class ReplicationConnection:
 
     def start(self, slot: str, lsn: int, publications: Sequence[str], *, wait_s: float = ACTIVE_S) -> None:
         """Stream what the slot has of these publications, from this LSN on or from what was confirmed, if later."""
-        self._check_server()
+        self.check_server()
         self._check_slot(slot, wait_s)
         self._check_publications(publications)
         names = _literal(", ".join(_quoted(each) for each in publications))
@@ -168,7 +169,7 @@ class ReplicationConnection:
         self._status = Status()  # N3: the server ignores zeros
         self._heard, self._asked = time.monotonic(), 0.0
 
-    def _check_server(self) -> None:
+    def check_server(self) -> None:
         [(level,)] = self._ask("SHOW wal_level")
         if level != "logical":
             raise ConfigError(f"the server's wal_level is {level}; set wal_level = logical and restart it")
@@ -248,7 +249,7 @@ class ReplicationConnection:
             poll.register(self._waker, select.POLLIN)
         poll.poll(max(0, deadline - time.monotonic()) * 1000)
         now = time.monotonic()
-        if now - self._stayed > REQUEST_S:
+        if now - self._stayed > STAY_S:
             self._stayed = now
             self.confirm(self._status)
         self._heard = now  # it may have sent much

@@ -240,7 +240,7 @@ def _column_changes(
 
 def _default(known: TableSchema, found: RelationColumn, defined: DefinedColumn, *, rewritten: bool) -> str | None:
     """The text of the value that older rows have."""
-    if defined.number <= known.attributes:
+    if defined.number <= known.attributes or defined.number in known.generated:
         raise _Unclear(f"older rows may have values in column {found.name!r} that the server never sent")
     if defined.has_missing and defined.type_oid == found.type_oid:
         return defined.missing
