@@ -2,9 +2,8 @@
 
 A slot keeps the server's WAL until it is captured, so a capture that is slow, stopped or held back by an open
 transaction can fill the server's disk. The guard warns at half of the limit and at the limit, once each time, and then
-acts as it was configured: it only warns, it stops the capture (which frees nothing, but is seen by whoever watches
-the process), or it stops the capture and drops the slot: the server's disk is saved, and all rows must be captured
-again.
+acts as it was configured: it only warns, it stops the capture (which frees nothing, but an operator may watch the
+process), or it stops the capture and drops the slot: the server's disk is saved, and all rows must be captured again.
 """
 
 from __future__ import annotations
