@@ -198,7 +198,7 @@ class LogReader:
         self.position = 0
         self.transactions = self.rows = self.entries = self.size = 0
         self.chunk_rows = 0
-        self.chunks: list[tuple[int, int, int, int]] = []  # table, generation, number and time in ms
+        self.chunks: list[tuple[int, int, int, int]] = []  # generation, number, time in ms, and rows
         self.times: list[tuple[int, int, int]] = []  # time in ms, transactions and rows of each entry with changes
         self.delays_ms: list[float] = []  # from commit to append, of each transaction
 
@@ -218,7 +218,7 @@ class LogReader:
         if isinstance(entry, Chunk):
             [share] = entry.head.tables
             self.chunk_rows += share.rows
-            self.chunks.append((share.number, entry.head.generation, entry.head.chunk, stored.time_ms))
+            self.chunks.append((entry.head.generation, entry.head.chunk, stored.time_ms, share.rows))
         elif isinstance(entry, Group):
             done = len(step.transactions) if step.end else 0
             rows = sum(each.rows for each in step.transactions)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -125,15 +126,19 @@ def test_a_capture_that_is_killed_again_and_again_has_every_transaction_once(ban
     chance = random.Random(SEED)
     with Working(bank) as work:
         for _ in range(6):
-            wanted = _tail(bank) + chance.randint(1, 40)
+            until = _tail(bank) + chance.randint(1, 40)
             process = bank.cluster.begin(*bank.command)
-            wait_until(lambda wanted=wanted: _tail(bank) > wanted, COMMAND_S)
+            wait_until(partial(_longer, bank, until), COMMAND_S)
             ended(process, signal.SIGKILL)
     found = bank.once()
     assert found["incomplete"] == []
     tables = bank.check()
     assert tables["public.transfers"].num_rows == work.transfers
     assert bank.once()["transactions"] == 0
+
+
+def _longer(bank: Bank, than: int) -> bool:
+    return _tail(bank) > than
 
 
 def _tail(bank: Bank) -> int:
@@ -180,7 +185,7 @@ def test_a_table_is_captured_again_on_request_and_everything_after_a_loss(bank: 
     found = {each["name"]: each for each in bank.cluster.json("capture", "status", bank.log)["tables"]}
     assert [found[name]["generation"] for name in ("accounts", "transfers")] == [2, 1]
     slot = f"trunkline_{bank.log.replace('-', '_')}"
-    bank.run(f"SELECT pg_drop_replication_slot('{slot}')", "UPDATE accounts SET note = 'nobody saw it' WHERE id = 1")
+    bank.run(f"SELECT pg_drop_replication_slot('{slot}')", "UPDATE accounts SET note = 'unseen' WHERE id = 1")
     refused = bank.cluster.trunkline(*bank.command, "--once")
     assert refused.returncode == 2
     assert "the replication slot is absent: changes after" in refused.stderr.decode()

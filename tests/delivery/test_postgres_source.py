@@ -214,6 +214,7 @@ def test_a_table_without_an_identity_is_left_out_until_it_has_one(shop: Shop, ca
     assert_same(shop, driver, "plain")
     shop.run("ALTER TABLE plain REPLICA IDENTITY NOTHING")
     driver.until(lambda: not driver.has("plain"))
+    assert shop.rows("SELECT count(*) FROM pg_publication_rel") == [(1,)]
     shop.run("UPDATE plain SET n = 3", "ALTER TABLE plain REPLICA IDENTITY DEFAULT")
     driver.until(lambda: driver.complete("plain"))
     assert_same(shop, driver, "plain")
@@ -320,9 +321,32 @@ def test_what_became_of_a_slot_is_reported_and_only_a_lost_one_is_replaced(shop:
     shop.run(f"DROP PUBLICATION {shop.slot}")
     assert source.open(start).slot is SlotState.LOST
     assert source.open(SourceStart(0, None, create=True)).confirmed > made.confirmed
+    source.close()
     shop.run(f"ALTER PUBLICATION {shop.slot} SET (publish = 'insert')")
     with pytest.raises(ConfigError, match="leaves out kinds of changes"):
         source.reach()
+
+
+def test_the_server_is_not_left_to_refuse_updates_of_a_table_whose_key_was_dropped(shop: Shop) -> None:
+    shop.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1)")
+    driver = shop.driver()
+    driver.until(lambda: driver.complete("t"))
+    shop.run("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        shop.run("UPDATE t SET n = 2")
+    driver.until(lambda: not driver.has("t"))
+    shop.run("UPDATE t SET n = 2")
+
+
+def test_a_table_that_is_busy_joins_later_and_delays_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trunkline.delivery.capture.published_tables.LOCK_MS", 50)
+    shop.run("CREATE TABLE busy (id int PRIMARY KEY)", "CREATE TABLE free (id int PRIMARY KEY)")
+    with psycopg.connect(shop.dsn) as other:
+        other.execute("LOCK TABLE busy IN SHARE UPDATE EXCLUSIVE MODE")  # as CREATE INDEX CONCURRENTLY does
+        driver = shop.driver()
+        driver.until(lambda: driver.complete("free"))
+        assert not driver.has("busy")
+    driver.until(lambda: driver.complete("busy"))
 
 
 def test_a_table_that_was_unpublished_meanwhile_is_captured_again(shop: Shop) -> None:
@@ -334,6 +358,9 @@ def test_a_table_that_was_unpublished_meanwhile_is_captured_again(shop: Shop) ->
     shop.run("INSERT INTO t VALUES (3)")
     driver.open()
     driver.until(lambda: driver.has("t") and driver.table("t").schema.generation == 2 and driver.complete("t"))
+    shop.run(f"ALTER PUBLICATION {shop.slot} DROP TABLE t", "INSERT INTO t VALUES (4)")
+    shop.run("INSERT INTO t VALUES (5)")
+    driver.until(lambda: driver.table("t").schema.generation == 3 and driver.complete("t"))
     driver.until_streamed(shop.lsn())
     assert_same(shop, driver, "t")
 

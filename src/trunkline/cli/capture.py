@@ -41,7 +41,7 @@ EXAMPLES: Final = """
 examples:
   trunkline capture shop --postgres 'host=db dbname=shop user=capture' --tables 'public.*' --password-env PGPASS
   trunkline capture shop --mariadb mariadb://capture@db --tables 'shop.*' --exclude 'shop.tmp_*' --password-env DBPASS
-  trunkline capture orders --ducklake sqlite:shop.sqlite --table orders
+  trunkline capture run status --ducklake sqlite:shop.sqlite --table orders      into a log that is called status
   trunkline capture orders --postgres 'host=db dbname=shop user=capture' --table public.orders --password-env PGPASS
 """
 ON_MAX_WAL: Final = ("warn", "stop", "drop")
@@ -95,7 +95,7 @@ def _add_database_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--set-replica-identity",
         action="store_true",
-        help="give tables without a key REPLICA IDENTITY FULL, instead of leaving them out",
+        help="give tables the replica identity that they lack (those without a key: FULL)",
     )
     group.add_argument(
         "--max-wal-bytes", type=byte_count, metavar="SIZE", help="of WAL that PostgreSQL keeps for it, such as 20GiB"

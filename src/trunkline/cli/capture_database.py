@@ -35,13 +35,13 @@ SHOW_EVERY_S: Final = 5.0
 def capture_database(options: argparse.Namespace) -> int:
     from trunkline.cli.capture import note_observing, stopping
     from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture, TooMuchKept
+    from trunkline.delivery.capture.wal_guard import WalAction
 
     if options.ducklake is not None:
         raise WrongInput("--tables is for --postgres and --mariadb; a lake is captured with --table")
     config = configuration(options)
     kind = POSTGRES if options.postgres is not None else MARIADB
     source = postgres_source(options, options.tables) if kind == POSTGRES else mariadb_source(options, options.tables)
-    _prepare(options)
     progress = ProgressLines(options.log, quiet=options.json, logged=options.log_format == "json")
     threads = Threads()
     capture = DatabaseCapture(
@@ -52,7 +52,8 @@ def capture_database(options: argparse.Namespace) -> int:
             kind,
             recaptures=options.recapture_on_loss,
             kept_max=options.max_wal_bytes,
-            stops_at_kept_max=options.on_max_wal != "warn",
+            on_kept_max=WalAction(options.on_max_wal),
+            slot=slot_name(options),
         ),
         token=config.token,
         tls=config.tls(),
@@ -67,7 +68,8 @@ def capture_database(options: argparse.Namespace) -> int:
             captured = capture.run(once=options.once)
         except TooMuchKept as error:
             if options.on_max_wal == "drop":
-                raise ConfigError(f"{error}; {_dropped(options)}") from None
+                _drop_slot(options)
+                raise ConfigError(f"{error}; capture again with --recapture-on-loss") from None
             raise
     if threads.died:
         raise TrunklineError(f"{threads.died[0]}; restart the capture, and report what it logged")
@@ -93,8 +95,16 @@ def server_address(options: argparse.Namespace) -> ServerAddress:
 def postgres_source(options: argparse.Namespace, tables: Sequence[str]) -> PostgresSource:
     from trunkline.delivery.capture.postgres_source import PostgresDatabase, PostgresSource
 
-    database = PostgresDatabase(server_address(options), slot_name(options), tuple(tables), tuple(options.exclude))
-    return PostgresSource(database)
+    return PostgresSource(
+        PostgresDatabase(
+            server_address(options),
+            slot_name(options),
+            tuple(tables),
+            tuple(options.exclude),
+            set_identity=options.set_replica_identity,
+            reader=f"trunkline capture {options.log}",
+        )
+    )
 
 
 def mariadb_source(options: argparse.Namespace, tables: Sequence[str]) -> MariaSource:
@@ -123,27 +133,13 @@ def mariadb_address(options: argparse.Namespace) -> str:
     return address
 
 
-def _prepare(options: argparse.Namespace) -> None:
-    """What only an operator may change in the source."""
-    if not options.set_replica_identity:
-        return
-    from trunkline.delivery.capture.replica_identity import set_replica_identities
-    from trunkline.delivery.capture.table_patterns import TablePatterns
-
-    for name in set_replica_identities(server_address(options), TablePatterns(options.tables, options.exclude)):
-        logger.warning("%s has no key, and was given REPLICA IDENTITY FULL", name)
-
-
-def _dropped(options: argparse.Namespace) -> str:
+def _drop_slot(options: argparse.Namespace) -> None:
     from trunkline.delivery.capture.replication import ReplicationConnection
 
     address = server_address(options)
     with ReplicationConnection(address.dsn, address.password_env) as connection:
         connection.drop_slot(slot_name(options))
-    return (
-        f"the slot {slot_name(options)} was dropped: changes from now on are lost, and a capture with "
-        "--recapture-on-loss reads every table again"
-    )
+    logger.warning("the slot %s was dropped", slot_name(options))
 
 
 # --------------------------------------------------------------------------------------------------- what it reports

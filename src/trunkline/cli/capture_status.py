@@ -87,15 +87,10 @@ def position_text(kind: str, position: int) -> str:
 
 
 def _status(options: argparse.Namespace) -> int:
-    import trunkline.sync
-    from trunkline.client.cluster import ClientOptions
-    from trunkline.delivery.capture.log_survey import survey
+    from trunkline.delivery.capture.log_survey import surveyed
 
     config = configuration(options)
-    client = ClientOptions(timeout=config.timeout_s, token=config.token, name="cli")
-    with trunkline.sync.connect(config.connect, options=client, tls=config.tls()) as cluster:
-        log = cluster.log(options.log)
-        state = survey(log, log.tail() - 1, None)
+    state = surveyed(config.connect, options.log, token=config.token, tls=config.tls(), timeout=config.timeout_s)
     found = report(options.log, state, _lag(options, state))
     if options.json:
         print_json(found)

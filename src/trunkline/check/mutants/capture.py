@@ -23,10 +23,6 @@ from trunkline.core.capture_messages import (
 )
 from trunkline.core.effects import Address, Announce, Effects, Message, Send
 
-UNSEEN = {
-    "capture K10": "It bounds memory and work in flight; the log is the same with any bound, and time is not modelled.",
-}
-
 _begin = Capture._begin
 _dispatch = Capture._dispatch
 _on_ended = Capture._on_ended

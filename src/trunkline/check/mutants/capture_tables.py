@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
@@ -9,7 +11,7 @@ from trunkline.check.mutants.patches import patch
 from trunkline.check.scenarios.capture_world import Database
 from trunkline.core import capture_chunks
 from trunkline.core.capture import Capture
-from trunkline.core.capture_chunks import ChunkReader, OpenChunk
+from trunkline.core.capture_chunks import ChunkReader, OpenChunk, Transactions
 from trunkline.core.capture_messages import (
     ChunkBody,
     ChunkRead,
@@ -71,6 +73,10 @@ def _ignore_must_see(self: ChunkReader, shape: Shape) -> tuple[int, ...]:
 def _replace_must_see(self: ChunkReader, shape: Shape) -> tuple[int, ...]:
     self.must_see.pop(shape.table, None)
     return _on_shape(self, shape)
+
+
+def _remember_few(self: Transactions, xids: Iterable[int], through: int = 0) -> None:
+    self.xids = set(sorted({*self.xids, *xids})[: self.count_max])
 
 
 def _catalog_ahead(self: Capture) -> None:
@@ -200,6 +206,16 @@ CAPTURE_TABLE_MUTANTS = (
         "breadth",
         300_000,
         breaks=("capture K8",),
+    ),
+    Mutant(
+        "transactions-forgotten",
+        "of many transactions that are streamed while a table is read, only some are remembered",
+        "capture-many-transactions",
+        patch((Transactions, "add", _remember_few)),
+        "ChunkExact",
+        "breadth",
+        30_000,
+        breaks=("capture K5", "capture K10"),
     ),
     Mutant(
         "must-see-ignored",

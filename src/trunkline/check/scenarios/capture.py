@@ -57,6 +57,7 @@ def scenario(
     recaptures: bool = False,
     appends_max: int = 2,
     catalog_after: int = 1000,
+    xids_max: int = 9,
     troubles: int = 0,
     slot: SlotState = SlotState.ABSENT,
     steps: tuple[Message, ...] | None = None,
@@ -70,6 +71,7 @@ def scenario(
         recaptures=recaptures,
         appends_max=appends_max,
         catalog_after=catalog_after,
+        xids_max=xids_max,
     )
     requests = tuple(Commit(number) for number in range(1, len(transactions) + 1)) if steps is None else steps
 
@@ -249,6 +251,21 @@ def long_transaction() -> Scenario:
         SMALL[0],
         Transaction(((1, "b", 9),), long=True, late=True),
         tables=(1,),
+        sometimes=("EntryLogged", "ChunkRefused"),
+    )
+
+
+def many_transactions() -> Scenario:
+    return scenario(
+        "capture-many-transactions",
+        "while a table is read, more transactions are streamed than the capture remembers",
+        SMALL[0],
+        Transaction(((1, "b", 9),), late=True),
+        rows=((1, "a", 1), (1, "b", 1)),
+        tables=(1,),
+        xids_max=0,
+        appends_max=1,
+        slot=SlotState.PRESENT,
         sometimes=("EntryLogged", "ChunkRefused"),
     )
 
@@ -437,6 +454,7 @@ CAPTURE_SCENARIOS = (
     truncation,
     late_commit,
     long_transaction,
+    many_transactions,
     catalogs,
     changed_table,
     changed_in_parts,

@@ -46,6 +46,7 @@ from trunkline.delivery.capture.source import (
     SourceStart,
     Unit,
 )
+from trunkline.delivery.capture.wal_guard import WalAction, WalLevel, judged_wal
 from trunkline.delivery.changes.schemas import Catalog
 from trunkline.errors import (
     ConfigError,
@@ -80,8 +81,9 @@ class CaptureOptions(Struct, frozen=True):
     mark_after: int = 16 * 1024 * 1024
     retry_ms: int = 1_000
     retry_max_ms: int = 60_000
-    kept_max: int | None = None  # bytes that the source keeps for this capture: beyond it, warn or stop
-    stops_at_kept_max: bool = False
+    kept_max: int | None = None  # bytes that the source keeps for this capture
+    on_kept_max: WalAction = WalAction.WARN  # DROP ends the capture as STOP does; the slot is dropped by the caller
+    slot: str = ""  # for messages
 
 
 class TooMuchKept(ConfigError):
@@ -134,7 +136,7 @@ class DatabaseCapture:
         self._streamed = 0  # everything up to here was received in this session
         self._spoiled: set[int] = set()  # tables that are read again, and whose schema does not say so yet
         self._target: int | None = None  # of a capture that runs once
-        self._warned = False
+        self._wal_level = WalLevel.FINE
         self._close_at = self._keep_alive_at = self._look_at = self._report_at = 0.0
 
     def stop(self) -> None:
@@ -460,15 +462,14 @@ class DatabaseCapture:
 
     def _check_kept(self) -> None:
         lag, most = self.captured.lag, self._options.kept_max
-        if lag is None or most is None or lag.retained <= most:
-            self._warned = False
+        if lag is None or most is None:
             return
-        text = f"the source keeps {lag.retained:,} bytes of changes for this capture, more than {most:,}"
-        if self._options.stops_at_kept_max:
-            self._fatal = TooMuchKept(text)
-        elif not self._warned:
-            logger.warning("%s", text)
-        self._warned = True
+        verdict = judged_wal(lag.retained, most, self._options.on_kept_max, self._wal_level, self._options.slot)
+        self._wal_level = verdict.level
+        if verdict.action is not WalAction.WARN:
+            self._fatal = TooMuchKept(verdict.warning)
+        elif verdict.warning:
+            logger.warning("%s", verdict.warning)
 
     def _note_tables(self) -> None:
         if self._log.writer is not None and self._log.writer.catalog is not None:

@@ -15,12 +15,11 @@ Rules
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import psycopg
 from msgspec.structs import replace
-from psycopg import sql
 
 from trunkline.delivery.capture.change_batches import Table
 from trunkline.delivery.capture.decoder import Cut
@@ -35,6 +34,7 @@ from trunkline.delivery.capture.postgres_catalog import (
     relation_of,
     schema_of,
 )
+from trunkline.delivery.capture.published_tables import PublishedTables, Session
 from trunkline.delivery.capture.shape_changes import Changed, Recapture, Refused, Same, Verdict, judged
 from trunkline.delivery.capture.source import SchemaUnit, Unit
 from trunkline.delivery.capture.table_obstacles import obstacle_of_shape, obstacles
@@ -43,14 +43,9 @@ from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchem
 
 logger = logging.getLogger(__name__)
 
+UNPUBLISHED: Final = "another program removed it from the publication"
 RUNNING: Final = "SELECT pg_current_xact_id()::text, pg_current_snapshot()::text"
-PUBLISHED: Final = (
-    "SELECT r.prrelid::bigint FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid "
-    "WHERE p.pubname = %s"
-)
 LEFT_OUT_EVERY: Final = 10  # looks: a key that is added to a table does not show in the list of tables
-
-Session = Callable[[], psycopg.Connection[Any]]
 
 
 class KnownTable:
@@ -59,8 +54,13 @@ class KnownTable:
     def __init__(self, schema: TableSchema, *, complete: bool = False) -> None:
         self.schema = schema
         self.complete = complete  # all rows of its generation were read
-        self.look: TableDefinition | None = None  # the last one that found it as it is known
+        self.look: TableDefinition | None = None  # the first of those that found it as it is known
         self.table = Table(schema)
+
+    def note(self, found: TableDefinition | None) -> None:
+        """The earlier of two equal ones says more about what lies between them in the stream."""
+        if self.look is None or found is None or not self.look.same_catalog(found):
+            self.look = found
 
 
 class KnownTables:
@@ -69,11 +69,13 @@ class KnownTables:
     def __init__(self, session: Session, patterns: TablePatterns, publication: str, catalog: Catalog | None) -> None:
         self._session = session
         self._patterns = patterns
-        self._publication = publication
+        self._published = PublishedTables(session, publication)
         self._next_number = 1 if catalog is None else catalog.next_number
         tables = () if catalog is None else catalog.tables
         self._interrupted = {  # K12: only a new generation can read them again
-            each.newest.number for each in tables if each.chunks and not each.complete and not each.newest.key
+            each.newest.number: each.newest.generation
+            for each in tables
+            if each.chunks and not each.complete and not each.newest.key
         }
         self._known = {each.newest.number: KnownTable(each.newest, complete=each.complete) for each in tables}
         self._oids = {each.schema.oid: each for each in self._known.values()}
@@ -82,6 +84,7 @@ class KnownTables:
         self._listed: dict[int, ListedTable] = {}  # by oid, in the last look
         self._left_out: dict[int, str] = {}  # by oid: why (J4)
         self._awaited: dict[int, dict[int, TableDefinition | None]] = {}  # by the number of the look whose mark is due
+        self._leaving: set[int] = set()  # oids of tables that are still published
         self._moved: set[int] = set()  # oids of tables that must be looked at again
         self._looks = 0
         self._fresh: dict[int, TableDefinition] = {}  # of the tables whose shapes were just received
@@ -123,7 +126,8 @@ class KnownTables:
         verdict = judged(known.schema, relation, found, earlier=earlier)
         match verdict:
             case Same(schema):
-                known.schema, known.look = schema, found
+                known.schema = schema
+                known.note(found)
                 if relation.oid in self._described:
                     return None
                 self._described.add(relation.oid)
@@ -160,7 +164,8 @@ class KnownTables:
             self._left_out[oid] = reason
         del self._known[schema.number], self._oids[oid]
         self._described.discard(oid)
-        self._unpublish(oid)
+        self._ignored.add(oid)
+        self._leaving.add(oid)
         gone = replace(schema, version=schema.version + 1, changes=(SchemaChange.TABLE_DROPPED,), defaults=b"")
         return Cut((SchemaUnit(gone, why=reason),), ((oid, None),))
 
@@ -188,26 +193,39 @@ class KnownTables:
     # --- looks ---
 
     def begin(self) -> list[Unit]:
-        """At the beginning of the stream: what the log lacks."""
-        published = self._published()
-        units = list[Unit]()
-        listed = listed_tables(self._session(), self._patterns)
-        absent = [each for oid, each in self._oids.items() if oid in listed and oid not in published]
-        if absent:
-            self._publish([each.schema.oid for each in absent])
-        for each in absent:
-            units += self._again(each, "the publication did not have it").units
+        """At the beginning of the stream: what it lacks for the tables of the log."""
+        units = self._republish(listed_tables(self._session(), self._patterns))
         for known in list(self._known.values()):
-            if known.schema.number in self._interrupted and known not in absent:
+            if self._interrupted.get(known.schema.number) == known.schema.generation:
                 units += self._again(known, "it has no key, and was not read to its end").units
-        found, _ = self.look()
-        return units + found
+        return units
+
+    def _republish(self, listed: Collection[int]) -> list[Unit]:
+        """Tables that another program has removed from the publication: their changes were not streamed."""
+        present = self._published.oids()
+        absent = [oid for oid in self._oids if oid in listed and oid not in present]
+        if not absent:
+            return []
+        found = definitions_of(self._session(), absent)
+        fit = [oid for oid, each in found.items() if not obstacle_of_shape(each)]
+        self._moved |= set(absent) - set(fit)  # they leave at the next mark
+        joined, units = self._published.add(fit), list[Unit]()
+        for oid in fit:
+            known = self._oids[oid]
+            cut = self._again(known, UNPUBLISHED) if oid in joined else self._leave(known, UNPUBLISHED)
+            units += cut.units
+        return units
 
     def look(self) -> tuple[list[Unit], int | None]:
         """Units that count at once, and the number of the look if a mark must confirm what it found (J1)."""
         session = self._session()
         self._looks += 1
         listed = listed_tables(session, self._patterns)
+        units = self._republish(listed)
+        refused = self._published.unidentified()  # nobody can update them now, which cannot wait for a mark
+        self._moved |= refused
+        if leaving := self._leaving | refused:
+            self._leaving -= self._published.drop(leaving)
         moved, self._moved = self._moved, set()
         again = set(self._left_out) if self._looks % LEFT_OUT_EVERY == 0 else set()
         chosen = {oid for oid, each in listed.items() if self._listed.get(oid) != each}
@@ -220,7 +238,7 @@ class KnownTables:
             for oid, seen in found.items()
             if (known := self._oids.get(oid)) is not None and not self._as_known(known, seen)
         }
-        units = self._join([each for oid, each in found.items() if oid not in self._oids])
+        units += self._join([each for oid, each in found.items() if oid not in self._oids])
         pending = {oid for each in self._awaited.values() for oid in each}
         awaited = {oid: each for oid, each in awaited.items() if oid not in pending}
         if not awaited:
@@ -232,7 +250,7 @@ class KnownTables:
         verdict: Verdict = judged(known.schema, relation_of(seen), seen, earlier=seen)
         if not isinstance(verdict, Same) or obstacle_of_shape(seen):
             return False
-        known.look = seen
+        known.note(seen)
         return True
 
     def marked(self, number: int) -> Cut | None:
@@ -260,7 +278,7 @@ class KnownTables:
         """New tables (J2)."""
         names = {(each.schema.schema, each.schema.name) for each in self._known.values()}
         joining, found = [], list(found)
-        reasons = obstacles(self._session(), found, self._published()) if found else {}
+        reasons = obstacles(self._session(), found, self._published.oids()) if found else {}
         for seen in found:
             if (seen.schema, seen.name) in names:
                 self._moved.add(seen.oid)
@@ -273,7 +291,7 @@ class KnownTables:
         if not joining:
             return []
         units = list[Unit]()
-        shapes = self._publish(joining)
+        shapes = self._published.add(joining, self._ignored)
         running = self.running()
         for oid in joining:
             if (shape := shapes.get(oid)) is None or obstacle_of_shape(shape):
@@ -284,6 +302,7 @@ class KnownTables:
             self._next_number += 1
             self._known[known.schema.number] = self._oids[oid] = known
             self._left_out.pop(oid, None)
+            self._leaving.discard(oid)
             units.append(SchemaUnit(known.schema, running))
         return units
 
@@ -292,30 +311,6 @@ class KnownTables:
     def running(self) -> tuple[int, ...]:
         """J3."""
         return running_transactions(self._session())
-
-    def _published(self) -> set[int]:
-        return {oid for (oid,) in self._session().execute(PUBLISHED.encode(), (self._publication,)).fetchall()}
-
-    def _publish(self, oids: Collection[int]) -> dict[int, TableDefinition]:
-        """Their shapes, as they are when their rows begin to be streamed."""
-        session, published = self._session(), self._published()
-        with session.transaction():
-            found = definitions_of(session, sorted(oids))
-            self._alter_publication("DROP", [each for oid, each in found.items() if oid in published & self._ignored])
-            published -= self._ignored  # so that the server describes them again
-            self._alter_publication("ADD", [each for oid, each in found.items() if oid not in published])
-            return definitions_of(session, sorted(oids))
-
-    def _unpublish(self, oid: int) -> None:
-        session = self._session()
-        if oid in self._published() and (seen := definitions_of(session, [oid]).get(oid)) is not None:
-            self._alter_publication("DROP", [seen])
-
-    def _alter_publication(self, change: str, tables: Collection[TableDefinition]) -> None:
-        if tables:
-            names = ", ".join(f"ONLY {quoted(each.schema, each.name)}" for each in tables)
-            publication = sql.Identifier(self._publication).as_string(None)
-            self._session().execute(f"ALTER PUBLICATION {publication} {change} TABLE {names}".encode())
 
 
 def running_transactions(session: psycopg.Connection[Any]) -> tuple[int, ...]:

@@ -127,10 +127,7 @@ class PostgresSource:
     # --- the beginning and the end ---
 
     def reach(self) -> None:
-        address = self._database.address
-        with ReplicationConnection(address.dsn, address.password_env) as stream:
-            stream.check_server()
-        session = ServerSession(address)
+        session = ServerSession(self._database.address)
         try:
             with session.reporting() as connection:
                 check_server(connection, self._wanted)

@@ -34,6 +34,7 @@ ACTIVE_S: Final = 5.0  # the server may not have noticed yet that the last reade
 LOOK_AGAIN_S: Final = 0.1
 SILENT_S: Final = 60.0  # without a message; longer: a dead server is noticed late; shorter: a busy one seems dead
 REQUEST_S: Final = 20.0  # without a message: the server is asked for one
+STAY_S: Final = 1.0  # between signs of life while nothing is received; the server may have a short time-out
 RECEIVE_BYTES_MAX: Final = 2 * 1024 * 1024  # of one batch; one message more may exceed it
 FAILOVER_SERVER: Final = 170_000  # PostgreSQL 17: slots that standbys follow
 EPOCH_S: Final = 946_684_800  # PostgreSQL counts from the year 2000
@@ -248,7 +249,7 @@ class ReplicationConnection:
             poll.register(self._waker, select.POLLIN)
         poll.poll(max(0, deadline - time.monotonic()) * 1000)
         now = time.monotonic()
-        if now - self._stayed > REQUEST_S:
+        if now - self._stayed > STAY_S:
             self._stayed = now
             self.confirm(self._status)
         self._heard = now  # it may have sent much
