@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -16,6 +17,7 @@ import pytest
 import trunkline.sync
 from database_judge import census, differences, states
 from local_cluster import COMMAND_S, RunningCluster, local_cluster, wait_until
+from mariadb_server import MariadbServer
 from postgres_server import PostgresServer
 from trunkline.client.entries import Entry
 from trunkline.errors import NoSuchLog
@@ -223,6 +225,26 @@ def _lag(bank: Bank) -> int:
     for state in states(bank.entries(), set()):
         tables = state.tables
     return len(differences(bank.dsn, tables))
+
+
+def test_a_database_of_mariadb_is_captured_too(cluster: RunningCluster) -> None:
+    with MariadbServer() as server:
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, note TEXT)")
+        server.execute("CREATE TABLE shop.tmp_x (id INT PRIMARY KEY)", "INSERT INTO shop.orders VALUES (1, 'a')")
+        command = ("capture", "maria", "--mariadb", server.dsn(), "--tables", "shop.*", "--exclude", "shop.tmp_*")
+        assert cluster.json(*command, "--once")["snapshot_rows"] == 1
+        server.execute("INSERT INTO shop.orders VALUES (2, 'b')")
+        assert cluster.json(*command, "--once", "--resnapshot", "shop.orders")["transactions"] == 1
+        status = cluster.json("capture", "status", "maria", "--mariadb", server.dsn())
+    [orders] = status["tables"]
+    assert (orders["schema"], orders["name"], orders["generation"], orders["state"]) == (
+        "shop",
+        "orders",
+        2,
+        "complete",
+    )
+    assert re.fullmatch(r"\d{6}:\d+", status["position_text"])
+    assert status["lag_bytes"] is not None
 
 
 @pytest.mark.parametrize(

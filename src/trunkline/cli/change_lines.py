@@ -20,7 +20,7 @@ BARE: Final = re.compile(r"[A-Za-z0-9_.:+-]+")  # text that needs no quotation m
 WORDS: Final = ("NULL", "true", "false")  # text that does
 UNIX_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 INDENT: Final = "    "
-MARIADB: Final = "mariadb"
+MARIADB: Final = "mariadb-database"
 OFFSET_BITS: Final = 40  # of a position of MariaDB: the number of a file, then an offset
 
 
