@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from delivery.test_postgres_catalog import wait_unread
+from local_cluster import RunningCluster, local_cluster
 from postgres_server import PostgresServer
 from trunkline.core.capture_messages import SlotState
 from trunkline.delivery.capture import postgres_server
@@ -79,6 +80,12 @@ def shop(logical: PostgresServer) -> Iterator[Shop]:
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name LIKE %s",
             (f"{made.slot}%",),
         )
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    with local_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 def test_a_server_that_cannot_be_captured_is_refused(
@@ -282,3 +289,25 @@ def test_a_start_that_fails_late_removes_what_it_made(shop: Shop, monkeypatch: p
     source.reach()
     assert source.open(SourceStart(0, None, create=True)).slot is SlotState.PRESENT
     source.close()
+
+
+def test_the_command_says_what_is_wrong_and_ends_with_the_server_and_the_cluster_as_before(
+    shop: Shop, postgres: PostgresServer, cluster: RunningCluster
+) -> None:
+    other = Shop(postgres)
+    shop.run("CREATE TABLE bare (id int)")
+    usual = ("--postgres", shop.dsn, "--slot", shop.slot, "--exclude", "bare")
+    wrong = [
+        (("--postgres", other.dsn, "--tables", "public.*"), "wal_level is replica; set wal_level = logical"),
+        ((*usual, "--tables", "public.missing"), 'there is no table "public"."missing"'),
+        ((*usual, "--tables", "a.b.c"), "names no table; write it like schema.table"),
+        (("--postgres", shop.dsn, "--slot", shop.slot, "--tables", "public.*"), "--set-replica-identity"),
+        (("--postgres", shop.dsn, "--slot", "Odd", "--tables", "public.*"), "use a-z, 0-9 and _"),
+    ]
+    before = shop.left(), other.left(), cluster.json("log", "list")
+    for options, message in wrong:
+        done = cluster.trunkline("capture", "refused", "--once", *options)
+        assert done.returncode != 0, options
+        assert message in done.stderr.decode(), options
+        assert "Traceback" not in done.stderr.decode()
+    assert (shop.left(), other.left(), cluster.json("log", "list")) == before

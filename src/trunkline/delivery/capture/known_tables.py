@@ -123,7 +123,7 @@ class KnownTables:
     def _moves(
         self, known: KnownTable, relation: Relation, found: TableDefinition | None, earlier: TableDefinition | None
     ) -> Cut | None:
-        verdict = judged(known.schema, relation, found, earlier=earlier, complete=known.complete)
+        verdict = judged(known.schema, relation, found, earlier=earlier)
         match verdict:
             case Same(schema):
                 known.schema = schema
@@ -247,7 +247,7 @@ class KnownTables:
         return units, self._looks
 
     def _as_known(self, known: KnownTable, seen: TableDefinition) -> bool:
-        verdict: Verdict = judged(known.schema, relation_of(seen), seen, earlier=seen, complete=known.complete)
+        verdict: Verdict = judged(known.schema, relation_of(seen), seen, earlier=seen)
         if not isinstance(verdict, Same) or obstacle_of_shape(seen):
             return False
         known.note(seen)
