@@ -245,6 +245,7 @@ def _kill(bench: Bench, capture: CaptureProcess, victim: str, number: int) -> No
             names = sorted(name for name in bench.nodes() if name != "coordinator")
             os.kill(bench.nodes()[names[number % len(names)]], signal.SIGKILL)  # `trunkline up` restarts it
         case _:
+            bench.server_cpu_before += group_cpu(bench.server.pid)
             bench.server.kill()
             bench.server.restart()
 
@@ -254,7 +255,8 @@ def _kill(bench: Bench, capture: CaptureProcess, victim: str, number: int) -> No
 
 def _cpu(bench: Bench, capture: CaptureProcess | None) -> dict[str, float]:
     supervisor = bench.cluster.pids[:1]
-    found = {"PostgreSQL": group_cpu(bench.server.pid), "log": _alive(supervisor + list(bench.nodes().values()))}
+    server = bench.server_cpu_before + group_cpu(bench.server.pid)
+    found = {"PostgreSQL": server, "log": _alive(supervisor + list(bench.nodes().values()))}
     return found | ({} if capture is None else {"capture": capture.cpu_seconds})
 
 

@@ -52,6 +52,7 @@ class Bench:
     cluster: TrunklineCluster
     say: Callable[[str], None]
     captures: list[CaptureProcess] = field(default_factory=list)
+    server_cpu_before: float = 0.0  # of servers that were killed
 
     @property
     def dsn(self) -> str:

@@ -145,6 +145,22 @@ EXHAUSTED = {
     "capture-two-tables": (13_400, 38_886, 43),
     "capture-chunks-and-parts": (1_544, 4_098, 33),
     "capture-truncation": (3_510, 9_806, 31),
+    "capture-late-commit": (48_507, 146_644, 50),
+    "capture-long-transaction": (11_549, 35_708, 50),
+    "capture-many-transactions": (20_074, 60_221, 48),
+    "capture-catalogs": (41_044, 102_598, 61),
+    "capture-changed-table": (59_973, 190_350, 48),
+    "capture-changed-in-parts": (337_410, 1_041_227, 76),
+    "capture-late-table": (28_923, 78_594, 51),
+    "capture-late-table-changed": (36_556, 116_892, 52),
+    "capture-again": (52_385, 172_953, 51),
+    "capture-dropped-table": (29_628, 85_090, 49),
+    "capture-keyless": (20_738, 63_699, 47),
+    "capture-slot-lost": (1_252, 2_654, 30),
+    "capture-recapture": (156_635, 413_434, 59),
+    "capture-recapture-changed": (25_176, 73_279, 70),
+    "capture-slot-moved": (1_241, 2_692, 28),
+    "capture-failover": (721, 1_349, 33),
 }
 SMALL_STATES = 8_000
 SCHEDULES = 40

@@ -44,20 +44,18 @@ TABLE: Final = (
     FROM generate_series(1, 60) n""",
 )
 ALTERATIONS: Final = {  # each is followed before the next one
-    "renamed": ("ALTER TABLE orders RENAME item TO thing",),
-    "added": ("ALTER TABLE orders ADD extra integer[]",),
-    "added with a default": ("ALTER TABLE orders ADD note text NOT NULL DEFAULT 'it''s 50%'",),
-    "swapped": (
+    "renamed, added": ("ALTER TABLE orders RENAME item TO thing", "ALTER TABLE orders ADD extra integer[]"),
+    "swapped, widened, added with a default": (
         "ALTER TABLE orders RENAME a TO c",
         "ALTER TABLE orders RENAME b TO a",
         "ALTER TABLE orders RENAME c TO b",
+        "ALTER TABLE orders ALTER price TYPE numeric(12,2)",
+        "ALTER TABLE orders ADD note text NOT NULL DEFAULT 'it''s 50%'",
     ),
     "dropped": ("ALTER TABLE orders DROP b",),
-    "added again": ("ALTER TABLE orders ADD b integer DEFAULT 7",),
-    "widened": ("ALTER TABLE orders ALTER price TYPE numeric(12,2)",),
-    "two at once": (
+    "added again, renamed": (
+        "ALTER TABLE orders ADD b integer DEFAULT 7",
         "ALTER TABLE orders RENAME note TO remark",
-        "ALTER TABLE orders ADD day date DEFAULT '2026-01-02'",
     ),
 }
 

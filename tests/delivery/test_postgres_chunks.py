@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,8 +17,10 @@ import pytest
 from delivery.captured_shop import Shop, assert_same
 from delivery.source_driver import WAIT_S, SourceDriver
 from trunkline.delivery.capture import chunk_reader
+from trunkline.delivery.capture.chunk_reader import ChunkReader
+from trunkline.delivery.capture.copied_output import CopiedOutput
 from trunkline.delivery.capture.source import Changes, ChunkRows, SchemaUnit
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, Unreachable
 
 LARGE = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 400) i)"  # stored apart, and not sent again
 
@@ -304,6 +307,28 @@ def test_a_chunk_whose_query_is_ended_is_read_again(shop: Shop, end: str) -> Non
             ended += sum(shop.rows(f"SELECT {end}({pid})")[0][0] for pid in chunk_backends(shop))
         driver.step()
     assert_same(shop, driver, "big")
+
+
+def test_h4_a_table_without_a_key_whose_query_ends_after_its_watermarks_ends_the_stream(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.run("CREATE TABLE log (t text)", "ALTER TABLE log REPLICA IDENTITY FULL")
+    shop.run("INSERT INTO log VALUES ('a'), ('a')")
+    copy, ended = ChunkReader._copy, list[int]()
+
+    def copied(self: ChunkReader, reading: psycopg.Connection[Any], *more: Any) -> CopiedOutput:
+        if not ended:
+            ended.append(reading.info.backend_pid)
+            shop.rows(f"SELECT pg_terminate_backend({ended[0]})")
+        return copy(self, reading, *more)
+
+    monkeypatch.setattr(ChunkReader, "_copy", copied)
+    driver = shop.driver()
+    with pytest.raises(Unreachable, match="without a key"):
+        driver.until(lambda: driver.complete("log"))
+    driver.open()
+    driver.until(lambda: driver.complete("log"))
+    assert_same(shop, driver, "log")
 
 
 def test_a_lock_delays_a_chunk_and_nothing_else(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def _write_when_read(self: ChunkReader, read: ChunkRead) -> bool:
 
 def _forget_window(self: ChunkReader, chunk: OpenChunk) -> ChunkRefused | None:
     doubted = self.doubted
-    self.doubted = doubted - chunk.window
+    self.doubted = doubted - chunk.window.xids
     refused = _refusal(self, chunk)
     self.doubted = doubted
     return refused
@@ -164,7 +164,7 @@ CAPTURE_TABLE_MUTANTS = (
         patch((ChunkReader, "begin", _trust_running)),
         "ChunkExact",
         "breadth",
-        300_000,
+        100_000,
         breaks=("capture K5",),
     ),
     Mutant(
@@ -204,7 +204,7 @@ CAPTURE_TABLE_MUTANTS = (
         patch((Capture, "_make_catalog", _catalog_ahead)),
         "ChunkExact",
         "breadth",
-        300_000,
+        100_000,
         breaks=("capture K8",),
     ),
     Mutant(

@@ -236,7 +236,6 @@ def late_commit() -> Scenario:
         "capture-late-commit",
         "a commit is in the WAL, and in the log, before others see it; the capture crashes",
         Transaction(((1, "a", 9),), late=True),
-        SMALL[2],
         tables=(1,),
         slot=SlotState.PRESENT,
         faults=ONE_CRASH,

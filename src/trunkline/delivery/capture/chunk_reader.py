@@ -8,8 +8,9 @@ Rules
      snapshot is taken, the chunk is read again later: the stream, or a look, brings the new version.
  H3  A table without a key is read whole. Its watermarks are written while a lock (`SHARE`) keeps writers away, so that
      they are one place in the stream. The lock ends before the rows are read.
- H4  What passes by itself is tried again, with new watermarks, except a table without a key whose first rows have left:
-     that ends the stream, and the next one begins a new generation.
+ H4  What passes by itself is tried again, with new watermarks. Not a table without a key whose high watermark may be in
+     the stream: nothing is received after it until all rows are there. That ends the stream; if some rows have left,
+     the next one begins a new generation.
  H5  Nothing is unbounded: a chunk has a limit of rows and of bytes, and at most ``PIECES_MAX`` wait to be taken.
 """
 
@@ -286,21 +287,29 @@ class ChunkReader:
             writer.execute(sql.SQL("LOCK TABLE ONLY {} IN SHARE MODE").format(name))
             running, xid_next, _ = self._snapshot(reading, schema)
             self._emit(control, EMIT, request, high=False, whole=True)
-            self._emit(control, EMIT_FLUSHED, request, high=True, whole=True)
-            writer.execute("COMMIT")
-        output, waiting = self._copy(reading, schema, (), None, None), None
         try:
-            while not output.ended:
-                copied = CopiedRows(table, output.take(CHUNK_BYTES))
-                for batch in _pieces(copied.batch(), CHUNK_BYTES_MAX):
-                    if waiting is not None:
-                        self._put(request, waiting)
-                    waiting = ChunkRows(request.chunk, copied.rows(batch), None, False, running, xid_next)
-            reading.execute("COMMIT")
-        except psycopg.Error as error:
-            if waiting is None:
-                raise
+            self._emit(control, EMIT_FLUSHED, request, high=True, whole=True)
+            control.run("COMMIT")
+            self._read_all(request, table, reading, running, xid_next)
+        except (psycopg.Error, Unreachable) as error:
             raise BrokenChunk(f"a table without a key was not read to its end ({error})") from error
+
+    def _read_all(
+        self,
+        request: ChunkRequest,
+        table: Table,
+        reading: psycopg.Connection[Any],
+        running: tuple[int, ...],
+        xid_next: int,
+    ) -> None:
+        output, waiting = self._copy(reading, table.schema, (), None, None), None
+        while not output.ended:
+            copied = CopiedRows(table, output.take(CHUNK_BYTES))
+            for batch in _pieces(copied.batch(), CHUNK_BYTES_MAX):
+                if waiting is not None:
+                    self._put(request, waiting)
+                waiting = ChunkRows(request.chunk, copied.rows(batch), None, False, running, xid_next)
+        reading.execute("COMMIT")
         if waiting is None:
             empty = CopiedRows(table, [])
             waiting = ChunkRows(request.chunk, empty.rows(empty.batch()), None, False, running, xid_next)

@@ -29,6 +29,7 @@ NEEDED: Final = {
     "binlog_row_image": ("FULL", "binlog_row_image = FULL"),
     "binlog_row_metadata": ("FULL", "binlog_row_metadata = FULL"),
 }
+UNFIT: Final = {"lower_case_table_names": ("1", "2"), "binlog_alter_two_phase": ("ON", "1")}
 UNBOUND: Final = ("RESTRICT", "NO ACTION")
 Name = tuple[str, str]  # schema and table
 
@@ -85,7 +86,7 @@ def server_of(session: Session, replica: int) -> Server:
             f"the server is MySQL {version}: it does not tell the binlog position of a snapshot; capture MariaDB 10.5 "
             "or newer"
         )
-    found = session.variables(*NEEDED, "server_id", "server_uid", "log_bin_basename", "hostname", "port")
+    found = session.variables(*NEEDED, *UNFIT, "server_id", "server_uid", "log_bin_basename", "hostname", "port")
     for name, (value, setting) in NEEDED.items():
         if name not in found:
             raise ConfigError(f"the server is MariaDB {version}, which lacks {name}; capture MariaDB 10.5 or newer")
@@ -93,6 +94,9 @@ def server_of(session: Session, replica: int) -> Server:
             raise ConfigError(
                 f"the server's {name} is {found[name]}; set {setting} in its configuration and restart it"
             )
+    for name, values in UNFIT.items():
+        if found.get(name) in values:
+            raise ConfigError(f"the server's {name} is {found[name]}, which cannot be captured; turn it off")
     if int(found["server_id"]) == replica:
         raise ConfigError(f"the server itself has the server id {replica}; give the capture another one")
     identity = found.get("server_uid") or f"{found['hostname']}:{found['port']}"

@@ -79,13 +79,13 @@ class Shapes:
         for old, new in zip(statement.names[::2], statement.names[1::2], strict=True):
             origin = next((first for first, last in ends.items() if last == old), old)
             ends[origin] = new
-        moved = [(self._tables.before(old, at), old, new) for old, new in ends.items()]
-        for schema, old, new in moved:
+        moved = [(self._tables.before(old, at), new) for old, new in ends.items()]
+        for schema, new in moved:
             if schema is not None and self._patterns.match(new):
                 yield self._tables.change(schema, at, [SchemaChange.TABLE_RENAMED], name=new)
             elif schema is not None:
                 yield self._tables.drop(schema, at)
-            elif self._patterns.match(new) and not self._patterns.match(old):
+            elif self._patterns.match(new):
                 held = self._tables.find(new)
                 if (held is None or held.storage < at) and (seen := self._look(new)) is not None:
                     yield self._tables.create(seen, at)
@@ -131,12 +131,12 @@ class Shapes:
         if not statement.strict and any(change.what in ("modify", "change") for change in statement.changes):
             raise _Unsure("values may have been cut, because the session was not strict")
         # A statement names columns as they were before it; so changes of one column twice are not told apart.
-        named = [change.column for change in statement.changes if change.what != "add"]
+        named = [change.column.lower() for change in statement.changes if change.what != "add"]
         if len(set(named)) < len(named):
             raise _Unsure("it changes a column twice")
         for change in statement.changes:
             self._apply(schema, columns, change, kinds, defaults)
-        if len({column.name for column in columns}) < len(columns) or not columns:
+        if len({column.name.lower() for column in columns}) < len(columns) or not columns:
             raise _Unsure("its columns are not those that were known")
         if not kinds:
             kinds.add(SchemaChange.WIDENED)  # the order of its columns, or a length
@@ -159,9 +159,7 @@ class Shapes:
             if (value := _default(column, change)) is not None:
                 defaults[column.name] = value
             return
-        place = next((place for place, column in enumerate(columns) if column.name == change.column), None)
-        if place is None:
-            raise _Unsure(f"it has no column {change.column!r}")
+        place = _found(columns, change.column)
         old = columns[place]
         if change.what == "drop":
             if old.name in schema.key:
@@ -197,10 +195,15 @@ def _place(columns: Sequence[SourceColumn], after: str | None) -> int:
         return len(columns)
     if after == "":
         return 0
-    found = next((place for place, column in enumerate(columns) if column.name == after), None)
+    return _found(columns, after) + 1
+
+
+def _found(columns: Sequence[SourceColumn], name: str) -> int:
+    """Names of columns are the same in capitals and in small letters."""
+    found = next((place for place, column in enumerate(columns) if column.name.lower() == name.lower()), None)
     if found is None:
-        raise _Unsure(f"it has no column {after!r}")
-    return found + 1
+        raise _Unsure(f"it has no column {name!r}")
+    return found
 
 
 def _retyped(column: SourceColumn, shape: Declared) -> SourceColumn:

@@ -159,7 +159,7 @@ class MariaSource:
         for number in _broken_off(start.catalog):
             if start.position and (partial := tables.get(number)) is not None:
                 stream.put(tables.recapture(partial, None, position, "it has no key, and was not read to its end"))
-        self._told = position
+        self._told = 0
         return position
 
     def _look(self, name: Name) -> SeenTable | None:

@@ -161,10 +161,10 @@ class Stream:
         position = self._server.position(name, offset)
         if position == self._at:
             return
-        if self._open is not None or (position < self._at and self._checked):
-            raise ProtocolError(
-                "a binlog file ends inside a transaction, or an earlier one follows; restart the capture"
-            )
+        if position < self._at and self._checked:
+            raise ProtocolError("the server went back to an earlier binlog file; restart the capture")
+        if self._open is not None:  # the server crashed while it wrote it, and then rolled it back
+            self._end(committed=False)
         self._maps.clear()
         self._readers.clear()  # numbers of tables begin anew when the server restarts
         self._at = position
@@ -316,14 +316,21 @@ class Stream:
         schema = self._tables.find(name)
         if schema is None or not described(schema, seen):
             schema = self._reshaped(seen, schema)
+        if schema is None:
+            return None
         self.close_group()  # R2: a new reader begins a new unit
         if self._gathering.waiting and schema.number in self._gathering.touched:
             self._put_part()
         return TableReader(schema, seen.columns, self._server.charsets)
 
-    def _reshaped(self, seen: TableMap, known: TableSchema | None) -> TableSchema:
-        """A table that is not as the statements before said: as it is now if that fits, else as rows have it (B3)."""
+    def _reshaped(self, seen: TableMap, known: TableSchema | None) -> TableSchema | None:
+        """A table that is not as the statements before said: as it is now if that fits, else as rows have it (B3).
+
+        One that is not known and not there any more is left out: a sequence, or a table that was dropped or renamed.
+        """
         now = self._look((seen.schema, seen.name))
+        if known is None and now is None:
+            return None
         if now is None or not described(now, seen):
             now = seen_in(seen)
         if known is None:

@@ -34,7 +34,10 @@ class Tables:
     def __init__(self, catalog: Catalog | None, *, replaced: bool = False) -> None:
         """``replaced``: the positions in the catalog are those of another source."""
         held = [] if catalog is None else [table.newest for table in catalog.tables]
-        self._by_number = {schema.number: schema for schema in held}
+        self._by_number: dict[int, TableSchema] = {}
+        self._named: dict[Name, set[int]] = {}
+        for schema in held:
+            self._hold(schema)
         self._next = 1 if catalog is None else catalog.next_number
         self.applied = 0 if replaced else max((schema.storage for schema in held), default=0)  # B1
 
@@ -43,13 +46,23 @@ class Tables:
 
     def find(self, name: Name) -> TableSchema | None:
         """Of two with one name, in the middle of a renaming, the one that has it already."""
-        named = [each for each in self._by_number.values() if (each.schema, each.name) == name]
-        return max(named, key=lambda each: each.storage, default=None)
+        return max(self._all(name), key=lambda each: each.storage, default=None)
 
     def before(self, name: Name, at: int) -> TableSchema | None:
         """The table that had this name before what happens at this position."""
-        named = [each for each in self._by_number.values() if (each.schema, each.name) == name and each.storage < at]
-        return named[0] if named else None
+        return next((each for each in self._all(name) if each.storage < at), None)
+
+    def _all(self, name: Name) -> list[TableSchema]:
+        return [self._by_number[number] for number in sorted(self._named.get(name, ()))]
+
+    def _hold(self, schema: TableSchema) -> None:
+        self._release(schema.number)
+        self._by_number[schema.number] = schema
+        self._named.setdefault((schema.schema, schema.name), set()).add(schema.number)
+
+    def _release(self, number: int) -> None:
+        if (held := self._by_number.pop(number, None)) is not None:
+            self._named[held.schema, held.name].discard(number)
 
     def get(self, number: int) -> TableSchema | None:
         return self._by_number.get(number)
@@ -110,14 +123,14 @@ class Tables:
         return self._put(new, why)
 
     def drop(self, schema: TableSchema, at: int) -> SchemaUnit:
-        del self._by_number[schema.number]
+        self._release(schema.number)
         dropped = replace(
             schema, version=schema.version + 1, changes=(SchemaChange.TABLE_DROPPED,), defaults=b"", storage=at
         )
         return SchemaUnit(dropped)
 
     def _put(self, schema: TableSchema, why: str = "") -> SchemaUnit:
-        self._by_number[schema.number] = schema
+        self._hold(schema)
         return SchemaUnit(schema, why=why)
 
 
