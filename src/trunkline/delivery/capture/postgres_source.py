@@ -76,7 +76,7 @@ class PostgresDatabase(Struct, frozen=True):
     exclude: tuple[str, ...] = ()
     set_identity: bool = False  # give tables the replica identity that they lack
     failover: bool = True  # standbys follow the slot, from PostgreSQL 17 on
-    reader: str = ""  # a name of this capture, for the server; empty: whoever reads the slot is ended
+    reader: str = ""  # a name of this capture, for the server; empty: any reader of the slot is ended
 
 
 class _Stream:
