@@ -67,7 +67,7 @@ class Shop:
         self.dsn = server.create_database("shop")
         self.run(*TABLE)
         database = PostgresDatabase(ServerAddress(self.dsn), "slot_shop", ("public.orders",))
-        source = PostgresSource(database, look_s=LOOK_S)
+        source = PostgresSource(database, check_s=LOOK_S)
         self.capture = DatabaseCapture(source, [cluster.connect], "shop", CaptureOptions("postgres"))
         self.address = LogAddress("shop", cluster.connect, table="public.orders")
         self.numbers = count(1000)  # of new rows
