@@ -23,6 +23,7 @@ from trunkline.errors import ConfigError
 SYSTEM: Final = ("information_schema", "mysql", "performance_schema", "sys")
 OFFSET_BITS: Final = 40  # of a position: the rest is the number of the file
 OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
+FIRST_OFFSET: Final = 4  # of an event in a file
 NEEDED: Final = {
     "log_bin": ("ON", "log_bin"),
     "binlog_format": ("ROW", "binlog_format = ROW"),
