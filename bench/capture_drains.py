@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from capture_rig import Bench, CaptureProcess, LogReader, wait_complete
@@ -26,6 +27,7 @@ CREATE TABLE {name} (
 """
 FILL = "COPY {name} (id) FROM PROGRAM 'seq {first} {last}'"
 MARKER = "INSERT INTO {name} (id) SELECT coalesce(min(id), 0) - 1 FROM {name}"
+BASELINE_S = 30.0
 NOT_SYNCED = "SET synchronous_commit = off"
 
 
@@ -56,20 +58,19 @@ class Snapshot:
 
 def measure_backlog(bench: Bench, transactions: int) -> list[Drained]:
     """One row each. The baseline: the capture of one table, with another slot over the same transactions."""
-    bench.execute(SINGLE)
-    captures = {
-        "whole database": bench.capture("backlog", "--tables", "public.bench_single"),
-        "one table, as before": bench.capture("baseline", "--table", "public.bench_single"),
-    }
-    for capture in captures.values():
-        capture.start()
-        capture.until("a slot", lambda capture=capture: capture.slot_state() is not None)
+    bench.execute(SINGLE, "ALTER TABLE bench_single REPLICA IDENTITY FULL")  # the capture of one table needs it
+    whole = bench.capture("backlog", "--tables", "public.bench_single")
+    whole.start()
+    wait_complete(whole, LogReader(bench, whole.log), 1)
+    single = bench.capture("baseline", "--table", "public.bench_single")
+    single.start()
+    single.until("a slot", lambda: single.slot_state() is not None)
+    for capture in (whole, single):
         capture.settle(MARKER.format(name="bench_single"))
         capture.stop()
     bench.say(f"{transactions:,} transactions of one row, while nothing is captured")
     bench.execute(NOT_SYNCED, SINGLE_ROWS.format(first=1, last=transactions))
-    found = [_drained(bench, captures["whole database"], "whole database")]
-    return [*found, _baseline(bench, captures["one table, as before"])]
+    return [_drained(bench, whole, "whole database"), _baseline(bench, single, transactions)]
 
 
 def _drained(bench: Bench, capture: CaptureProcess, what: str) -> Drained:
@@ -87,17 +88,18 @@ def _drained(bench: Bench, capture: CaptureProcess, what: str) -> Drained:
     )
 
 
-def _baseline(bench: Bench, capture: CaptureProcess) -> Drained:
-    """Its log has the format of one table: entries are transactions."""
+def _baseline(bench: Bench, capture: CaptureProcess, transactions: int) -> Drained:
+    """Its log has the format of one table: entries are transactions. The first of the backlog are enough for a rate."""
     bench.say("draining: one table, as before")
     with sync.connect(bench.cluster.address) as handle:
-        begin = handle.log(capture.log).tail()
-        cpu = capture.cpu_seconds
+        log = handle.log(capture.log)
+        begin, cpu = log.tail(), capture.cpu_seconds
+        ends = time.monotonic() + BASELINE_S
         capture.start()
-        capture.settle(MARKER.format(name="bench_single"))
+        capture.until("a part of the backlog", lambda: log.tail() > begin + transactions or time.monotonic() > ends)
         used, peak = capture.cpu_seconds - cpu, capture.peak_mib
         capture.stop()
-        times = [(entry.time_ms, 1) for entry in handle.log(capture.log).subscribe(start=begin, to_tail=True)]
+        times = [(entry.time_ms, 1) for entry in log.subscribe(start=begin, to_tail=True)]
     return Drained("one table, as before", len(times), _rate(times), used, peak, len(times))
 
 
@@ -113,10 +115,10 @@ def measure_copy(bench: Bench, rows: int) -> Drained:
     bench.execute(WIDE.format(name="bench_copied"))
     capture = bench.capture("copied", "--tables", "public.bench_copied")
     capture.start()
-    capture.until("a slot", lambda: capture.slot_state() is not None)
+    reader = LogReader(bench, capture.log)
+    wait_complete(capture, reader, 1)
     capture.settle(MARKER.format(name="bench_copied"))
-    reader = LogReader(bench, capture.log).advance()
-    begin, cpu = len(reader.times), capture.cpu_seconds
+    begin, cpu = len(reader.advance().times), capture.cpu_seconds
     bench.say(f"one COPY of {rows:,} rows")
     bench.execute(FILL.format(name="bench_copied", first=1, last=rows))
     capture.settle(MARKER.format(name="bench_copied"))
@@ -154,12 +156,10 @@ def _snapshot(bench: Bench, log: str, rows: int, kills: int) -> Snapshot:
     used, peak = capture.cpu_seconds, capture.peak_mib
     capture.stop()
     reader.advance()
-    numbers = [(generation, chunk) for _, generation, chunk, _ in reader.chunks]
+    numbers = [(generation, chunk) for generation, chunk, _, _ in reader.chunks]
     restarted = numbers != [(1, number) for number in range(len(numbers))]
-    times = [at for *_, at in reader.chunks]
-    seconds = (times[-1] - times[0]) / 1000 if len(times) > 1 else 0.0
+    rate = _rate([(at, count) for *_, at, count in reader.chunks])
     verdict = "" if reader.chunk_rows == rows else f"{reader.chunk_rows:,} rows of {rows:,} were read"
-    rate = reader.chunk_rows / seconds if seconds else 0.0
     return Snapshot(reader.chunk_rows, rate, used, peak, len(numbers), kills, restarted, verdict)
 
 

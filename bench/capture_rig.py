@@ -52,6 +52,7 @@ class Bench:
     cluster: TrunklineCluster
     say: Callable[[str], None]
     captures: list[CaptureProcess] = field(default_factory=list)
+    server_cpu_before: float = 0.0  # of servers that were killed
 
     @property
     def dsn(self) -> str:
@@ -90,6 +91,7 @@ class Bench:
     def initialize(self, scale: int) -> None:
         self.say(f"pgbench, scale {scale}: {scale * 100_000:,} accounts")
         run(self.pgbench("-i", "-q", "-s", str(scale)))
+        self.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")  # it has no key
 
     def nodes(self) -> dict[str, int]:
         """The processes of the log, now: the supervisor restarts those that die."""
@@ -197,7 +199,7 @@ class LogReader:
         self.position = 0
         self.transactions = self.rows = self.entries = self.size = 0
         self.chunk_rows = 0
-        self.chunks: list[tuple[int, int, int, int]] = []  # table, generation, number and time in ms
+        self.chunks: list[tuple[int, int, int, int]] = []  # generation, number, time in ms, and rows
         self.times: list[tuple[int, int, int]] = []  # time in ms, transactions and rows of each entry with changes
         self.delays_ms: list[float] = []  # from commit to append, of each transaction
 
@@ -217,7 +219,7 @@ class LogReader:
         if isinstance(entry, Chunk):
             [share] = entry.head.tables
             self.chunk_rows += share.rows
-            self.chunks.append((share.number, entry.head.generation, entry.head.chunk, stored.time_ms))
+            self.chunks.append((entry.head.generation, entry.head.chunk, stored.time_ms, share.rows))
         elif isinstance(entry, Group):
             done = len(step.transactions) if step.end else 0
             rows = sum(each.rows for each in step.transactions)

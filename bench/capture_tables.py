@@ -46,10 +46,6 @@ class Retained:
     retained_mib: list[float]  # what the server keeps for the capture
     entries: int  # that the capture wrote meanwhile
 
-    @property
-    def highest_mib(self) -> float:
-        return max(self.retained_mib)
-
 
 def measure_tables(bench: Bench, *, tables: int, busy: int, seconds: float) -> ManyTables:
     bench.say(f"{tables} tables")

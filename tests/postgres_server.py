@@ -135,6 +135,16 @@ class PostgresServer:
         """In order, but without waiting for clients."""
         self._end(signal.SIGINT)
 
+    def promote(self) -> None:
+        """Start, after it was stopped, as a standby that becomes a primary: on the next timeline."""
+        signal_file = self._data / "standby.signal"
+        signal_file.touch()
+        if os.geteuid() == 0:
+            shutil.chown(signal_file, ACCOUNT)
+        self.restart()
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
+
     def pause(self) -> None:
         """Connections stay open without answers, until ``resume``."""
         assert self._process is not None, "the server does not run"

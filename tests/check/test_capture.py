@@ -18,6 +18,8 @@ from trunkline.check.monitors.capture import (
     EntryLogged,
     LogTakenOver,
     NotTakenBack,
+    Reshape,
+    SchemaFirst,
     SlotConfirmed,
     SlotMoved,
     SourceCommitted,
@@ -25,9 +27,19 @@ from trunkline.check.monitors.capture import (
     Transaction,
     capture_monitors,
     piece_unit,
+    shape_unit,
 )
 from trunkline.check.scenario import Monitor, ObservedEvent, ProcessEnded, Violation
-from trunkline.core.capture_messages import AppendEntry, CaptureHalted, ChunkBody, EntryKind, Origin, TableCursor
+from trunkline.core.capture_messages import (
+    AppendEntry,
+    CaptureHalted,
+    ChunkBody,
+    EntryKind,
+    Origin,
+    Shape,
+    ShapeChange,
+    TableCursor,
+)
 from trunkline.core.effects import Event
 
 SCRIPT = CaptureScript(
@@ -36,13 +48,14 @@ SCRIPT = CaptureScript(
         Transaction(((1, "a", 2),)),
         Transaction(((1, "a", 3), (1, "b", 3)), parts=2),
         Transaction(),
-        Transaction(((1, "a", 0),)),
+        Transaction(((1, "a", 0),), shapes=(Reshape(1, ShapeChange.CHANGED),)),
     ),
+    (1,),
 )
 
 
 def entry(kind: EntryKind, position: int, *ends: int, **more: Any) -> EntryLogged:
-    unit = piece_unit(ends[0] // LSN_STEP, ends[-1] // LSN_STEP) if ends else 0
+    unit = piece_unit(ends[0] // LSN_STEP, ends[-1] // LSN_STEP) if ends else more.pop("unit", 0)
     return EntryLogged(AppendEntry(1, 1, kind, position, Origin("one", 1), more.pop("epoch", 1), unit, **more))
 
 
@@ -56,14 +69,30 @@ def catalog(position: int = 0, *, epoch: int = 1, **cursor: Any) -> EntryLogged:
 
 def chunk(number: int, position: int, after: str, *dropped: str, complete: bool = False) -> EntryLogged:
     cursor = TableCursor(1, after=after.encode(), complete=complete)
-    return entry(EntryKind.CHUNK, position, tables=(cursor,), chunk=ChunkBody(number, dropped))
+    return entry(EntryKind.CHUNK, position, unit=number, tables=(cursor,), chunk=ChunkBody(number, dropped))
+
+
+def schema(change: ShapeChange, unit: int = 1, position: int = 0, **cursor: Any) -> EntryLogged:
+    tables = () if change is ShapeChange.DROPPED else (TableCursor(1, **cursor),)
+    return entry(EntryKind.SCHEMA, position, unit=unit, tables=tables, shape=Shape(1, unit, 1, change))
+
+
+def rows_of(number: int, chunks: int, *, complete: bool) -> EntryLogged:
+    """Of a table without a key."""
+    cursor = TableCursor(1, keyed=False, chunks=chunks, complete=complete)
+    return entry(EntryKind.CHUNK, 100, unit=number, tables=(cursor,), chunk=ChunkBody(1, ()))
 
 
 GROUP = entry(EntryKind.GROUP, 100, 100)
 PART, LAST = part(0, last=False, position=100), part(1, last=True, position=200)
 MARK = entry(EntryKind.MARK, 300)
-ONCE, EXACT = EachTransactionOnce(SCRIPT), ChunkExact(SCRIPT)
-WHOLE = ChunkServed(1, SCRIPT.rows)
+ONCE, EXACT, FIRST = EachTransactionOnce(SCRIPT), ChunkExact(SCRIPT), SchemaFirst(SCRIPT)
+WHOLE = ChunkServed(1, SCRIPT.rows, 1)
+GOAL = Captured(SCRIPT)
+CREATED, DROPPED = schema(ShapeChange.CREATED), schema(ShapeChange.DROPPED)
+CHANGED = schema(ShapeChange.CHANGED, shape_unit(4, 0), 300)
+NOTHING = entry(EntryKind.CATALOG, 0)
+A, C = ChunkServed(2, ((1, "a", 2),)), ChunkServed(3, ((1, "c", 1),))
 
 ACCEPTED: dict[str, tuple[Monitor, tuple[Event, ...]]] = {
     "transactions follow each other": (ONCE, (catalog(), GROUP, PART, LAST, MARK, entry(EntryKind.GROUP, 400, 400))),
@@ -79,10 +108,25 @@ ACCEPTED: dict[str, tuple[Monitor, tuple[Event, ...]]] = {
             *(ChunkServed(2, ((1, "b", 3), (1, "c", 1))), chunk(2, 200, "c", "b", complete=True)),
         ),
     ),
+    "a schema stands between parts": (ONCE, (catalog(), GROUP, PART, schema(ShapeChange.CHANGED, 1, 100), LAST)),
+    "a generation begins with nothing": (EXACT, (catalog(), schema(ShapeChange.RECAPTURED, generation=2))),
+    "a dropped table is not compared": (
+        EXACT,
+        (catalog(), ChunkServed(1, SCRIPT.rows), chunk(1, 0, "c"), schema(ShapeChange.DROPPED, 1, 300)),
+    ),
+    "rows without a key replace those before and follow each other": (
+        EXACT,
+        (catalog(keyed=False), GROUP, A, C, rows_of(2, 1, complete=False), rows_of(3, 2, complete=True)),
+    ),
+    "rows follow their schemas": (
+        FIRST,
+        (NOTHING, CREATED, GROUP, WHOLE, chunk(1, 100, "c"), CHANGED, entry(EntryKind.GROUP, 400, 400)),
+    ),
+    "a table that was dropped is in no catalog": (FIRST, (NOTHING, CREATED, catalog(), DROPPED, NOTHING)),
     "a captured log is taken over once": (NotTakenBack(), (LogTakenOver("a"), LogTakenOver("b"))),
     "a lost slot halts": (
-        Captured(),
-        (catalog(), chunk(1, 0, "", complete=True), SlotMoved(0, True), CaptureHalted("x")),
+        GOAL,
+        (NOTHING, CREATED, chunk(1, 0, "", complete=True), SlotMoved(0, True), CaptureHalted("x")),
     ),
 }
 REJECTED: dict[str, tuple[Monitor, str, tuple[Event, ...]]] = {
@@ -100,8 +144,24 @@ REJECTED: dict[str, tuple[Monitor, str, tuple[Event, ...]]] = {
     "a chunk is stale": (EXACT, "in the log", (catalog(), GROUP, WHOLE, chunk(1, 100, "c"))),
     "a row is missing": (EXACT, "in the log", (catalog(), ChunkServed(1, ((1, "a", 1),)), chunk(1, 0, "c"))),
     "a cursor is ahead": (EXACT, "in the log", (catalog(), catalog(after=b"a"))),
+    "rows come before their schema": (FIRST, "has None", (NOTHING, GROUP)),
+    "rows come before their shape": (FIRST, "has 1", (NOTHING, CREATED, entry(EntryKind.GROUP, 400, 400))),
+    "a chunk has an older shape": (FIRST, "the schema 1,", (NOTHING, CREATED, WHOLE, CHANGED, chunk(1, 300, "c"))),
+    "a table is created twice": (FIRST, "is created", (NOTHING, CREATED, CREATED)),
+    "a table changes that is not captured": (FIRST, "is changed", (NOTHING, CHANGED)),
+    "a catalog has a table that was dropped": (FIRST, "a catalog has", (NOTHING, CREATED, DROPPED, catalog())),
+    "a recapture keeps its cursor": (
+        EXACT,
+        "in the log",
+        (catalog(), WHOLE, chunk(1, 0, "c"), schema(ShapeChange.RECAPTURED, generation=2, after=b"c")),
+    ),
+    "rows without a key are there twice": (
+        EXACT,
+        "in the log",
+        (catalog(keyed=False), GROUP, A, rows_of(2, 1, complete=False), WHOLE, rows_of(1, 2, complete=True)),
+    ),
     "the log is taken back": (NotTakenBack(), "back from b", (LogTakenOver("a"), LogTakenOver("b"), LogTakenOver("a"))),
-    "it halts for nothing": (Captured(), "nothing is lost", (catalog(), CaptureHalted("x"))),
+    "it halts for nothing": (GOAL, "nothing is lost", (catalog(), CaptureHalted("x"))),
 }
 
 
@@ -140,17 +200,20 @@ def test_a_capture_that_restarts_may_take_the_log_over_again() -> None:
 
 
 def test_the_goal_is_a_log_with_everything_and_a_slot_that_follows_it() -> None:
-    monitor = Captured()
+    monitor = GOAL
     whole = chunk(1, 100, "", complete=True)
-    steps: tuple[Event, ...] = (SourceCommitted(1), catalog(), GROUP, whole, SlotConfirmed(100))
-    reasons = [monitor.hot(watched(monitor, steps[:count])) for count in range(1, len(steps) + 1)]
-    assert ["log" in reasons[0], "log" in reasons[1], "complete" in reasons[2], "slot" in reasons[3]] == [True] * 4
-    assert reasons[4] == ""
+    steps: tuple[Event, ...] = (SourceCommitted(1), NOTHING, GROUP, CREATED, GROUP, whole, SlotConfirmed(100))
+    *reasons, last = [monitor.hot(watched(monitor, steps[:count])) for count in range(1, len(steps) + 1)]
+    expected = ("the log at", "the log at", "has tables", "the log at", "complete", "slot")
+    assert [word in reason for word, reason in zip(expected, reasons, strict=True)] == [True] * 6
+    assert last == ""
     assert monitor.hot(watched(monitor, (*steps, SlotMoved(0, False)))) != ""
 
 
 def test_a_script_knows_its_states_and_what_is_streamed_next() -> None:
     assert SCRIPT.state(2) == ((1, "a", 3), (1, "b", 3), (1, "c", 1))
     assert SCRIPT.state(2, unseen=(2,)) == ((1, "a", 2), (1, "c", 1))
+    assert [SCRIPT.schema_at(1, number) for number in (0, 3, 4)] == [1, 1, shape_unit(4, 0)]
+    assert (SCRIPT.captured(4), replace(SCRIPT, tables=()).captured(3)) == ((1,), ())
     assert [SCRIPT.next_end(position) for position in (0, 99, 100, 250, 300)] == [100, 100, 200, 400, 400]
     assert replace(SCRIPT, transactions=()).next_end(0) > 10**9

@@ -14,6 +14,7 @@ import pytest
 from delivery.group_log import GroupLog, changed, schema_of
 from local_cluster import Command, RunningCluster, wait_until
 from trunkline import sync
+from trunkline.cli.change_lines import place_text, source_of
 from trunkline.client.entries import Entry
 from trunkline.delivery.changes.captured import TAKE_OVER_MARK, EntryPlace, change_rows, encoded
 from trunkline.delivery.changes.columns import Column
@@ -253,3 +254,9 @@ def test_a_log_of_one_table_is_shown_without_its_name(on_cluster: Command, clust
         "    delete id=1 note=b",
     ]
     assert on_cluster("read", "one-table", "--changes", "--table", "x").code == 2
+
+
+def test_positions_are_written_as_their_database_writes_them() -> None:
+    assert place_text(source_of('{"kind":"mariadb-database","lsn":1}'), (7 << 40) + 345) == ("binlog", "000007:345")
+    assert place_text(source_of('{"kind":"postgres"}'), (7 << 32) + 255) == ("LSN", "7/FF")
+    assert [source_of(text) for text in (None, "", "[", '{"lsn":1}')] == [""] * 4

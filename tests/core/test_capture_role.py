@@ -268,6 +268,8 @@ def test_k11_a_table_that_is_created_is_read() -> None:
     (entry,) = driver.entries
     assert (entry.kind, entry.unit, entry.position, entry.tables) == (EntryKind.SCHEMA, 7, 100, (TableCursor(2),))
     assert ReadChunk(1, "w", 1, 2, b"") in messages(effects)
+    assert driver.role.watched is None
+    driver.tell(Watermark(1, "w", 1, False))
     assert driver.role.watched == 2
 
 
@@ -358,7 +360,7 @@ def test_k12_parts_of_a_transaction_pass_before_the_stream_waits() -> None:
 
 def test_k12_a_table_without_a_key_that_was_begun_waits_for_a_new_generation() -> None:
     driver = streaming(tables=(TableCursor(1, keyed=False, chunks=2),))
-    assert driver.role.watched is None
+    assert driver.role.chunks.chunk is None
     effects = driver.tell(shape(ShapeChange.RECAPTURED, keyed=False))
     assert ReadChunk(1, "w", 1, 1, b"", whole=True) in messages(effects)
 
@@ -457,10 +459,33 @@ def test_k5_a_transaction_in_the_window_of_one_chunk_is_before_the_next_one() ->
     assert announced(effects) == [ChunkRefused(1, 5)]
 
 
-def test_when_every_table_is_complete_transactions_are_not_remembered() -> None:
-    driver = streaming()
-    driver.tell(*(piece(110 + number) for number in range(10)))
-    assert driver.role.chunks.streamed == set()
+def test_k10_beyond_a_number_of_transactions_all_up_to_the_last_must_be_seen() -> None:
+    driver = Driver(replace(CONFIG, xids_max=1, appends_max=9))
+    driver.tell(TakenOver(1, 100, HERE, HALF, 1), OPENED)
+    driver.tell(piece(110, 5), piece(120, 7), piece(130, 6))
+    assert (driver.role.chunks.streamed.through, driver.role.chunks.streamed.xids) == (7, {6})
+    assert announced(driver.tell(*low_and_high(), rows("d", running=(4,)))) == [ChunkRefused(1, 4)]
+    driver.fire("chunk")
+    assert announced(driver.tell(*low_and_high(2), rows("d", number=2, running=(4, 8)))) == [ChunkRefused(1, 4)]
+    driver.fire("chunk")
+    assert announced(driver.tell(*low_and_high(3), rows("d", number=3, running=(8,)))) == []
+    assert driver.entries[-1].kind is EntryKind.CHUNK
+
+
+def test_k10_a_snapshot_from_before_the_transactions_that_were_forgotten_is_refused() -> None:
+    driver = Driver(replace(CONFIG, xids_max=0, appends_max=9))
+    driver.tell(TakenOver(1, 100, HERE, HALF, 1), OPENED)
+    low, high = low_and_high()
+    driver.tell(low, piece(110, 5, keys="d"), high)
+    assert announced(driver.tell(rows("d", xid_next=5))) == []
+    assert announced(driver.tell(*low_and_high(2), rows("e", number=2, xid_next=5))) == [ChunkRefused(1, 5)]
+
+
+def test_k5_transactions_are_remembered_while_nothing_is_read() -> None:
+    driver = streaming(replace(CONFIG, appends_max=9))
+    driver.tell(piece(110, 5), shape(ShapeChange.CREATED, 2))
+    effects = driver.tell(*low_and_high(), rows("d", running=(5,)))
+    assert announced(effects) == [ChunkRefused(2, 5)]
 
 
 # --------------------------------------------------------------------------------------------------------- lost changes

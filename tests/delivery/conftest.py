@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from delivery.captured_shop import Shop
 from delivery.deliverer_rig import Make, Rig
 from postgres_server import PostgresServer
 from trunkline.delivery.control.store import ControlStore, open_control_store
@@ -46,3 +48,10 @@ def rig(store: ControlStore) -> Iterator[Make]:
     yield make
     for each in made:
         each.leases.end()
+
+
+@pytest.fixture
+def shop(logical: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Shop]:
+    made = Shop(logical, f"shop{zlib.crc32(request.node.nodeid.encode())}")
+    yield made
+    made.close()

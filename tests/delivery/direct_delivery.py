@@ -95,4 +95,4 @@ def _member(target: TaskDestination) -> JobMember:
 
 def _all_well(report: JobReport) -> None:
     failed = [each.error for each in report.results if each.outcome not in (Outcome.APPLIED, Outcome.ALREADY)]
-    assert failed == []
+    assert failed == [], failed

@@ -112,6 +112,7 @@ class SourceDriver:
         self.confirmed = 0
         self.writer = secrets.token_hex(4)
         self.refused = 0
+        self.read_rows = 0
         self._next_number = 1
         self._chunk = 0
         self._request: ChunkRequest | None = None
@@ -121,6 +122,7 @@ class SourceDriver:
         self._streamed: set[int] = set()
         self._window: set[int] = set()
         self._must_see: dict[int, set[int]] = {}
+        self._held: list[Unit] = []
 
     # --- sessions ---
 
@@ -130,7 +132,7 @@ class SourceDriver:
             opened = self.source.open(SourceStart(0, self.catalog(), create=True))
         assert opened.slot is SlotState.PRESENT
         self.position = self.position or opened.confirmed
-        self._request = None
+        self._request, self._low, self._high, self._held = None, False, False, []
         self._streamed, self._window, self._must_see = set(opened.running), set(), {}
         self._read_next()
         return opened
@@ -145,12 +147,21 @@ class SourceDriver:
 
     def step(self, wait_ms: int = WAIT_MS) -> list[Unit]:
         units = list(self.source.receive(wait_ms, close=True))
-        for unit in units:
-            self._take(unit)
         self.units += units
+        for unit in units:
+            if self._pauses() and not isinstance(unit, ChunkRows):
+                self._held.append(unit)
+                continue
+            self._take(unit)
+            while self._held and not self._pauses():
+                self._take(self._held.pop(0))
         if self._request is None:
             self._read_next()
         return units
+
+    def _pauses(self) -> bool:
+        """K12: a table without a key is read at one place of the stream."""
+        return self._high and self._request is not None and not self.tables[self._request.table].schema.key
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -264,23 +275,28 @@ class SourceDriver:
         batch = unit.rows.batch
         assert not (whole and self._touched), "a table without a key was changed while it was locked"
         if whole and not table.chunks:
-            table.rows.clear()  # the rows of a table without a key replace what was streamed before
-        kept = [] if self._truncated else _untouched(table, unit.rows, self._touched)
-        for row in kept:
-            table.change(RowKind.READ, row, None)
+            table.rows.clear()
+        if not self._truncated:
+            self._apply_rows(table, unit.rows)
         assert batch.schema.names[len(PLACE_FIELDS) :] == [column.name for column in table.schema.columns]
         table.chunks += 1
         table.cursor, table.complete = unit.cursor, unit.last
         if not whole or unit.last:
             self._end_chunk()
 
+    def _apply_rows(self, table: DrivenTable, rows: TableRows) -> None:
+        """Those of keys that were not touched; of others, only what the changes did not state."""
+        columns = [plain(column) for column in rows.batch.columns[len(PLACE_FIELDS) :]]
+        numbers = [column.number for column in table.schema.columns]
+        for values in zip(*columns, strict=True):
+            row = dict(zip(numbers, values, strict=True))
+            key = table.key_of(row)
+            self.read_rows += 1
+            if key not in self._touched:
+                table.change(RowKind.READ, row, None)
+            elif key in table.rows:
+                table.rows[key] = [{**row, **table.rows[key][0]}]
+
     def _end_chunk(self) -> None:
         self._streamed |= self._window
         self._request, self._low, self._high, self._window = None, False, False, set()
-
-
-def _untouched(table: DrivenTable, rows: TableRows, touched: set[Key]) -> list[Row]:
-    columns = [plain(column) for column in rows.batch.columns[len(PLACE_FIELDS) :]]
-    numbers = [column.number for column in table.schema.columns]
-    every = [dict(zip(numbers, values, strict=True)) for values in zip(*columns, strict=True)]
-    return [row for row in every if table.key_of(row) not in touched]

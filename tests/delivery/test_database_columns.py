@@ -19,6 +19,7 @@ from delivery.pipe import KINDS, address_of
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.delivery.changes.schemas import Identity, SchemaChange, SourceColumn
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.sources.database import DatabaseTableSource
@@ -139,3 +140,27 @@ def test_any_history_of_columns_and_rows_is_followed_without_a_seed(
         for kind, table in tables.items():
             assert content(table.held()) == content(changing.named()), (kind, seed, len(changing.log.entries))
     assert changing.schema.version > 5
+
+
+def test_a_table_that_is_captured_again_replaces_rows_and_columns_whatever_they_were(
+    tables: dict[str, Table], name: str
+) -> None:
+    """Another key, as after the old one was dropped: there are no steps to another generation."""
+    changing = ChangingTable(0)
+    log = MemoryLog(name, changing.log.entries)
+    source = DatabaseTableSource(LogAddress(log.address.log, "nowhere:1", table="public.orders"))
+    targets = [TaskDestination(kind, address_of(table), ("acme",)) for kind, table in tables.items()]
+    direct = Direct(source, *targets)
+    direct.seed()
+    before = source.state(0).version
+    columns = tuple(SourceColumn(*each) for each in (("number", "BIGINT", 9), ("tenant", "VARCHAR", 2)))
+    again = changed(changing.schema, SchemaChange.RECAPTURED, columns=columns, key=("number",))
+    changing.log.schema(again)
+    changing.log.chunk(again, 0, [[7, "acme"], [8, "acme"]])
+    assert source.survey(Window(before, source.state(0).version)).steps is None
+    direct = Direct(source, *targets, key=("number",))
+    with pytest.raises(AssertionError, match="the source was truncated; the destination is seeded again"):
+        direct.flush()
+    direct.seed()
+    for table in tables.values():
+        assert content(table.held()) == content([{"number": n, "tenant": "acme"} for n in (7, 8)])

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 import trunkline.sync
+from delivery.captured_database import CapturedDatabase
 from delivery.group_log import GroupLog, Work, changed, schema_of
 from delivery.pipe import Pipe, all_well, make_sites
+from delivery.running_pipeline import Business, wait_until
 from local_cluster import RunningCluster, local_cluster
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import Outcome
@@ -22,7 +25,9 @@ from trunkline.delivery.changes.schemas import SchemaChange, SourceColumn, Table
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.database import DatabaseTableSource
 from trunkline.delivery.sources.log_reader import forget_reader
+from trunkline.delivery.verification.preflight import preflight
 from trunkline.delivery.verification.verify import verify_target
+from trunkline.errors import Unreachable
 
 INSERT, DELETE, OLD, NEW, TRUNCATE, READ = RowKind
 ORDERS = schema_of(
@@ -64,12 +69,12 @@ class CapturedOrders:
         self._sent = self.log.last
         return self._sent
 
-    def write(self, step: Work | list[Work]) -> int:
-        if step and isinstance(step[0], list):
+    def write(self, step: Any) -> int:
+        if isinstance(step[0], list):
             for number, part in enumerate(step):
-                self.log.part(number, part, last=number == len(step) - 1)  # type: ignore[arg-type]
+                self.log.part(number, part, last=number == len(step) - 1)
         else:
-            self.log.group(step, [(OTHER, INSERT, (self.log.last, "beside"))])  # type: ignore[arg-type]
+            self.log.group(step, [(OTHER, INSERT, (self.log.last, "beside"))])
         return self.send()
 
     def row(self, number: int, tenant: str, **new: Any) -> tuple[Any, ...]:
@@ -232,3 +237,111 @@ def test_mode_append_looks_up_what_an_update_did_not_state(
         ]  # fmt: skip
     finally:
         pipe.close()
+
+
+class LiveOrders(CapturedDatabase):
+    """``orders`` in a real database, with a large value that updates leave as it is."""
+
+    def __init__(self, server: PostgresServer, connect: str, name: str) -> None:
+        super().__init__(server, connect, name, "orders")
+        self.run(
+            "CREATE TABLE orders (id bigint, tenant text, item text, mark int, large text, PRIMARY KEY (tenant, id))",
+            "ALTER TABLE orders ALTER COLUMN large SET STORAGE EXTERNAL",
+            "CREATE TABLE other (id bigint)",
+            "CREATE FUNCTION many(a int, b int) RETURNS void LANGUAGE sql AS $$ INSERT INTO orders SELECT n, "
+            "CASE n % 2 WHEN 0 THEN 'acme' ELSE 'bolt' END, 'item ' || n, n, repeat(n::text, 3000) "
+            "FROM generate_series(a, b) n $$",
+        )
+
+    def write_boundary(self) -> int:
+        self.write("INSERT INTO orders VALUES (999, 'acme', 'edge', 1, 'x')")
+        return self.write("DELETE FROM orders WHERE id = 999")
+
+    def write_trail(self) -> int:
+        return self.write("UPDATE orders SET mark = mark + 1000")
+
+
+def test_a_real_database_reaches_every_kind_of_destination(
+    spark: SparkSession, postgres: PostgresServer, logical: PostgresServer, cluster: RunningCluster, tmp_path: Path
+) -> None:
+    table = LiveOrders(logical, cluster.connect, "live_orders")
+    pipe = Pipe(spark, table, make_sites(tmp_path, postgres, paths=("small",)))
+    try:
+        pipe.given("SELECT many(1, 40)")
+        pipe.deliver(
+            "UPDATE orders SET item = 'changed' WHERE id < 5; DELETE FROM orders WHERE id = 7",
+            "UPDATE orders SET id = id + 100 WHERE id BETWEEN 10 AND 20",  # of keys; large values are not sent
+            "UPDATE orders SET tenant = 'bolt' WHERE id = 30",  # to another destination
+            "SELECT many(200, 230); UPDATE orders SET mark = 0 WHERE id > 220; DELETE FROM orders WHERE id = 225",
+        )
+        pipe.deliver(
+            "ALTER TABLE orders RENAME item TO product; UPDATE orders SET mark = 5 WHERE id = 1",
+            "ALTER TABLE orders ADD COLUMN score int DEFAULT 7; UPDATE orders SET score = 8 WHERE id = 2",
+        )
+        for name in pipe.sites:
+            verdict = verify_target(pipe.work, name)
+            assert (verdict.outcome, verdict.note) == ("equal", "")
+    finally:
+        pipe.close()
+        table.close()
+
+
+def test_a_deliverer_waits_for_snapshots_replaces_rows_and_halts_when_the_table_is_dropped(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, table: CapturedOrders
+) -> None:
+    business = Business(spark, tmp_path, postgres)
+    pipeline = replace(business.pipeline(), source=table.address)
+    business.source = table  # type: ignore[assignment]
+    table.log.chunk(table.schema, 0, [table.row(1, "acme")], complete=False)
+    table.send()
+    with pytest.raises(Unreachable, match=r"the snapshot of public\.orders is not complete yet.*without --once"):
+        business.run_once(pipeline)
+    with business.running(pipeline) as running:
+        wait_until(lambda: "not complete yet" in running.observer.snapshot().source_error)
+        table.log.chunk(table.schema, 1, [table.row(number, name) for number, name in enumerate(business.tables, 10)])
+        version = table.send()
+        running.wait_for(version)
+        business.assert_equal(version)
+        version = table.write([*table.update(10, "acme", item="new"), *table.delete(1, "acme")])
+        running.wait_for(version)
+        business.assert_equal(version)
+        table.schema = table.log.schema(changed(table.schema, SchemaChange.RECAPTURED))
+        table.log.chunk(table.schema, 0, [table.row(5, "acme")], complete=False)
+        table.send()
+        wait_until(lambda: "is captured again" in running.observer.snapshot().source_error)
+        business.assert_equal(version)
+        table.log.chunk(table.schema, 1, [table.row(6, "bolt")])
+        version = table.send()
+        running.wait_for(version)
+        business.assert_equal(version)
+        table.log.schema(changed(table.schema, SchemaChange.TABLE_DROPPED))
+        table.write([(OTHER, INSERT, (1, "beside"))])
+        wait_until(lambda: all("was dropped" in each.error for each in running.observer.snapshot().destinations))
+        business.assert_equal(version)
+
+
+def test_validate_names_what_is_wrong_with_a_table_of_a_log(table: CapturedOrders, tmp_path: Path) -> None:
+    table.log.chunk(table.schema, 0, [], complete=False)
+    table.send()
+    text = (
+        "pipeline: orders\nkey: [id]\ncontrol: {{store: sqlite:control.db}}\nrouting: {{column: {column}}}\n"
+        f"source: {{{{type: log, log: {table.address.log}, connect: '{table.address.connect}'{{table}}}}}}\n"
+        "destinations: [{{name: x, type: delta, path: x}}]\n"
+    )
+    for column, named, why in (
+        (
+            "tenant",
+            "",
+            "has all tables of a database; name one in `table` of the source, such as public.orders, public",
+        ),
+        ("tenant", ", table: public.order", "no table public.order; name one of its 2 tables"),
+        ("item", ", table: public.orders", "ALTER TABLE public.orders REPLICA IDENTITY FULL"),
+    ):
+        file = tmp_path / "orders.yaml"
+        file.write_text(text.format(column=column, table=named))
+        [problem] = [each for each in preflight(file)[1] if each.where == "source"]
+        assert why in problem.what
+    file.write_text(text.format(column="tenant", table=", table: public.orders"))
+    assert [
+        each for each in preflight(file)[1] if each.where != "spark"
+    ] == []  # a snapshot that is not complete may be

@@ -240,7 +240,7 @@ def test_while_a_table_is_captured_again_destinations_stay_at_the_last_end_befor
     ],
 )
 @pytest.mark.parametrize("catalogs", [False, True])
-def test_a_table_that_is_gone_halts_destinations_after_its_last_version(
+def test_a_table_that_was_dropped_or_renamed_halts_destinations_after_its_last_version(
     change: SchemaChange, new: dict[str, Any], why: str, catalogs: bool
 ) -> None:
     log = _orders(((1, "acme", "a"),))
@@ -324,7 +324,7 @@ def test_a_trimmed_log_is_read_as_far_as_it_has_what_a_reader_needs() -> None:
         read.rows(log.last)
 
 
-def test_a_log_that_was_replaced_has_other_marks_and_is_read_anew() -> None:
+def test_a_log_that_was_replaced_has_other_marks_and_is_read_again() -> None:
     log = _orders(((1, "acme", "a"),))
     read = Reading(log.entries)
     state = read.source.state(0)
@@ -434,3 +434,15 @@ def test_a_truncation_empties_and_columns_are_followed_by_number() -> None:
     assert read.rows(log.last) == [(10, "bolt", "z", 0), (9, "bolt", "z", 0)]
     earlier = read.source.survey(Window(begin, begin))
     assert [column.name for column in earlier.columns] == ["id", "tenant", "note"]
+
+
+def test_a_reader_of_a_log_that_was_replaced_is_not_used_for_the_new_one() -> None:
+    log, other = _orders(((1, "acme", "a"),)), _orders(((1, "acme", "other"),))
+    for number in range(2, 6):
+        log.group([(ORDERS, INSERT, (number, "acme", "x"))])
+    for number in range(2, 8):
+        other.group([(OTHER, INSERT, (number, "y"))], [(ORDERS, INSERT, (number, "acme", "y"))])
+    read = Reading(log.entries)
+    assert read.window(log.last - 2, log.last).arrived.num_rows == 2
+    read.log.owner, read.log._entries = (8, 8), other.entries
+    assert read.window(other.last - 1, other.last).arrived.column("note").to_pylist() == ["y"]

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from psycopg.conninfo import make_conninfo
 
 from contract.destination_place import Change, Row, plain, staged
+from contract.destination_steps import steps
 from contract.postgres_destination import PostgresKind, PostgresTable, WatchedDestination
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.postgres_session import PostgresSession
@@ -201,6 +202,20 @@ def test_a_table_that_another_writer_changed_is_refused_with_its_difference(
         with pytest.raises(SchemaMismatch, match=named):
             flush(destination, CHANGES)
         run(table, "DROP TABLE {t}")
+
+
+def test_a_view_follows_a_renamed_column_and_keeps_another_from_being_dropped(
+    table: PostgresTable, destination: PostgresDestination
+) -> None:
+    seed(destination)
+    run(table, "CREATE VIEW {s}.notes AS SELECT note FROM {t}")
+    dropped = steps(ORDERS, {ORDERS[0]: "id"})
+    with pytest.raises(DestinationHalted, match=r"view .*notes depends on column note"):
+        flush(destination, [], replace(FLUSH, columns=dropped.after, steps=dropped))
+    assert destination.columns() == ORDERS
+    renamed = steps(ORDERS, {ORDERS[0]: "id", Column("text", "VARCHAR"): "note"})
+    flush(destination, [], replace(FLUSH, columns=renamed.after, steps=renamed))
+    assert run(table, "SELECT count(note) FROM {s}.notes") == [(3,)]
 
 
 def test_a_dropped_table_has_no_position(table: PostgresTable, destination: PostgresDestination) -> None:

@@ -1,4 +1,4 @@
-"""``trunkline capture``: copies the changes of a table into a log until it is stopped."""
+"""``trunkline capture``: copies the changes of a database, or of one table, into a log until it is stopped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from trunkline.cli import INTERRUPTED, WrongInput
+from trunkline.cli import INTERRUPTED, WrongInput, capture_status
+from trunkline.cli.capture_status import byte_count, slot_name
 from trunkline.cli.connection import cluster_options, configuration
 from trunkline.cli.serve import add_log_format_option, add_observe_option
 from trunkline.cli.tables import plural, print_json
@@ -25,51 +26,119 @@ if TYPE_CHECKING:
     from trunkline.delivery.capture.runner import Capture, CaptureProgress, ChangeSource
     from trunkline.observing.thread import ObservingThread
 
+
+class Stoppable(Protocol):
+    def stop(self) -> None: ...
+
+
 logger = logging.getLogger("trunkline.capture")
 
 SHOW_EVERY_S: Final = 5.0
+DESCRIPTION: Final = """\
+Copy the changes of a database, or of one table, into a log, each once. `trunkline capture LOG ...` is short for
+`trunkline capture run LOG ...`, which a log needs that is called run, status or resnapshot."""
 EXAMPLES: Final = """
 examples:
-  trunkline capture orders --ducklake sqlite:shop.sqlite --table orders
+  trunkline capture shop --postgres 'host=db dbname=shop user=capture' --tables 'public.*' --password-env PGPASS
+  trunkline capture shop --mariadb mariadb://capture@db --tables 'shop.*' --exclude 'shop.tmp_*' --password-env DBPASS
+  trunkline capture run status --ducklake sqlite:shop.sqlite --table orders      into a log that is called status
   trunkline capture orders --postgres 'host=db dbname=shop user=capture' --table public.orders --password-env PGPASS
 """
+ON_MAX_WAL: Final = ("warn", "stop", "drop")
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    parser = commands.add_parser(
+    family = commands.add_parser(
         "capture",
-        help="copy the changes of a table into a log, each once",
+        help="copy the changes of a database, or of one table, into a log, each once",
+        description=DESCRIPTION,
+    )
+    family.usual_command = "run"
+    actions = family.add_subparsers(required=True, metavar="ACTION")
+    parser = actions.add_parser(
+        "run",
+        help="capture until stopped",
         parents=[cluster_options()],
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("log", help="the log; it is created with a single writer (broadcast) if it does not exist")
-    source = parser.add_argument_group("the table").add_mutually_exclusive_group(required=True)
-    source.add_argument("--ducklake", metavar="CATALOG", help="a lake's catalog: PATH, sqlite:PATH or postgres:DSN")
+    source = parser.add_argument_group("the source").add_mutually_exclusive_group(required=True)
     source.add_argument("--postgres", metavar="DSN", help="a libpq connection string without a password")
-    parser.add_argument("--table", required=True, metavar="[SCHEMA.]NAME", help="the table")
+    source.add_argument("--mariadb", metavar="URL", help="mariadb://USER@HOST:PORT, without a password")
+    source.add_argument("--ducklake", metavar="CATALOG", help="a lake's catalog: PATH, sqlite:PATH or postgres:DSN")
+    tables = parser.add_argument_group("what").add_mutually_exclusive_group(required=True)
+    tables.add_argument(
+        "--tables", action="append", metavar="PATTERN", help="tables of a database, such as 'public.*'; repeatable"
+    )
+    tables.add_argument("--table", metavar="[SCHEMA.]NAME", help="one table, in the format of one table")
     parser.add_argument("--password-env", metavar="NAME", help="the environment variable that holds the password")
     parser.add_argument(
         "--slot",
         metavar="NAME",
         help="of PostgreSQL: the slot and publication (default: trunkline_ and the log's name)",
     )
-    parser.add_argument("--poll-ms", type=int, default=200, help="how often the table is polled (default: 200)")
+    parser.add_argument("--poll-ms", type=int, default=200, help="how often one table is polled (default: 200)")
     parser.add_argument("--once", action="store_true", help="stop when all present changes are captured")
+    _add_database_options(parser)
     add_observe_option(parser)
     add_log_format_option(parser)
     parser.set_defaults(run=_capture)
+    capture_status.add_actions(actions)
+
+
+def _add_database_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("with --tables")
+    group.add_argument(
+        "--exclude", action="append", default=[], metavar="PATTERN", help="leave out these tables; repeatable"
+    )
+    group.add_argument(
+        "--set-replica-identity",
+        action="store_true",
+        help="give tables the replica identity that they lack (those without a key: FULL)",
+    )
+    group.add_argument(
+        "--max-wal-bytes", type=byte_count, metavar="SIZE", help="of WAL that PostgreSQL keeps for it, such as 20GiB"
+    )
+    group.add_argument(
+        "--on-max-wal",
+        choices=ON_MAX_WAL,
+        default="warn",
+        help="beyond that: warn, stop, or stop and drop the slot so that the WAL is freed (default: warn)",
+    )
+    group.add_argument(
+        "--resnapshot",
+        action="append",
+        default=[],
+        metavar="SCHEMA.TABLE",
+        help="capture all rows of this table again, as a new generation; repeatable",
+    )
+    group.add_argument(
+        "--recapture-on-loss",
+        action="store_true",
+        help="capture every table again if the source was replaced or has lost changes, instead of stopping",
+    )
 
 
 def _capture(options: argparse.Namespace) -> int:
-    from trunkline.delivery.capture.runner import Capture
-
     if options.poll_ms < 1:
         raise WrongInput("--poll-ms must be at least 1")
     if options.observe:
         OwnNames(observe_address(options.observe)[0], options.allow_host)
-    config = configuration(options)
     begin_logging(sys.stderr, options.log_format, {"process": "capture", "name": options.log})
+    if options.tables is not None:
+        from trunkline.cli.capture_database import capture_database
+
+        return capture_database(options)
+    if options.mariadb is not None:
+        raise WrongInput("--mariadb goes with --tables, such as --tables shop.orders")
+    return _capture_table(options)
+
+
+def _capture_table(options: argparse.Namespace) -> int:
+    from trunkline.delivery.capture.runner import Capture
+
+    config = configuration(options)
     progress = _ProgressLines(options.log, quiet=options.json, logged=options.log_format == "json")
     capture = Capture(
         _source(options),
@@ -83,11 +152,8 @@ def _capture(options: argparse.Namespace) -> int:
     threads = Threads()
     threads.when_one_dies(lambda _: capture.stop())
     observing = _observing(options, capture, threads) if options.observe else nullcontext()
-    with observing as observed, _stopping(capture) as stopped:
-        if observed is not None:
-            logger.info(
-                "observed at http://%s/metrics", observed.address, extra={"fields": {"observe": observed.address}}
-            )
+    with observing as observed, stopping(capture) as stopped:
+        note_observing(observed)
         captured = capture.run(once=options.once)
     if threads.died:
         raise TrunklineError(f"{threads.died[0]}; restart the capture, and report what it logged")
@@ -115,8 +181,7 @@ def _source(options: argparse.Namespace) -> ChangeSource:
     for fault in dsn_faults(options.postgres):
         raise ConfigError(f"--postgres {fault}")
     address = PostgresAddress(options.postgres, table, schema or "public", options.password_env)
-    slot = options.slot or f"trunkline_{options.log}".lower().replace("-", "_").replace(".", "_")
-    return PostgresCapture(address, slot)
+    return PostgresCapture(address, slot_name(options))
 
 
 def _observing(options: argparse.Namespace, capture: Capture, threads: Threads) -> ObservingThread:
@@ -128,8 +193,14 @@ def _observing(options: argparse.Namespace, capture: Capture, threads: Threads) 
     return ObservingThread(options.observe, process, options.allow_host, threads=threads)
 
 
+def note_observing(observed: ObservingThread | None) -> None:
+    if observed is not None:
+        fields = {"observe": observed.address}
+        logger.info("observed at http://%s/metrics", observed.address, extra={"fields": fields})
+
+
 @contextmanager
-def _stopping(capture: Capture) -> Iterator[list[int]]:
+def stopping(capture: Stoppable) -> Iterator[list[int]]:
     """SIGTERM and Ctrl-C stop the capture after the transaction in flight."""
     stopped: list[int] = []
 

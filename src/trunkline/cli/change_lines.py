@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from trunkline.cli.capture_status import MARIADB
 from trunkline.cli.tables import plural
 from trunkline.delivery.changes.change_records import RowChange, qualified
 from trunkline.delivery.changes.groups import ChunkHead, Transaction
@@ -20,6 +21,11 @@ BARE: Final = re.compile(r"[A-Za-z0-9_.:+-]+")  # text that needs no quotation m
 WORDS: Final = ("NULL", "true", "false")  # text that does
 UNIX_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 INDENT: Final = "    "
+OFFSET_BITS: Final = 40  # of a position of MariaDB: the number of a file, then an offset
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
 
 
 class Lines:
@@ -28,19 +34,19 @@ class Lines:
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
 
-    def transaction(self, glsn: int, transaction: Transaction, changes: Sequence[RowChange], part: int | None) -> str:
-        """``part``: the number of the part; only the first has a heading."""
+    def transaction(
+        self, glsn: int, transaction: Transaction, changes: Sequence[RowChange], part: int | None, source: str
+    ) -> str:
+        """``part``: the number of the part; only the first has a heading. ``source``: the kind of the database."""
+        name, place = place_text(source, transaction.lsn)
         if self._json:
             facts = {
                 "transaction": transaction.xid,
-                "lsn": lsn_text(transaction.lsn),
+                name.lower(): place,
                 "commit_time": time_text(transaction.commit_us),
             }
             return "".join(_json({"glsn": glsn, **facts, **_facts(change)}) for change in changes)
-        heading = (
-            f"{glsn} transaction {transaction.xid}, committed {time_text(transaction.commit_us)}, "
-            f"LSN {lsn_text(transaction.lsn)}"
-        )
+        heading = f"{glsn} transaction {transaction.xid}, committed {time_text(transaction.commit_us)}, {name} {place}"
         amount = "" if part is not None else f", {plural(len(changes), 'change')}"
         lines = [] if part else [heading + amount]
         return _block([*lines, *(INDENT + change_text(change) for change in changes)])
@@ -155,9 +161,19 @@ def value_text(value: Any) -> str:
     return str(value)
 
 
-def lsn_text(lsn: int) -> str:
-    """As PostgreSQL writes it."""
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+def place_text(source: str, lsn: int) -> tuple[str, str]:
+    """What a position is called, and how the database writes it."""
+    if source == MARIADB:
+        return "binlog", f"{lsn >> OFFSET_BITS:06}:{lsn & (1 << OFFSET_BITS) - 1}"
+    return "LSN", f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def source_of(position: str | None) -> str:
+    """The kind of the database that a position is of; empty if it does not say."""
+    try:
+        return msgspec.json.decode(position or "", type=_Kind).kind
+    except msgspec.MsgspecError:
+        return ""
 
 
 def time_text(commit_us: int) -> str:

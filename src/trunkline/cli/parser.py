@@ -22,6 +22,8 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 class Parser(argparse.ArgumentParser):
     """Reports an error in one line, without the usage."""
 
+    usual_command = ""  # of its subcommands: the one that is meant if none is named
+
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **{"formatter_class": HelpFormatter, **keywords})
 
@@ -32,10 +34,16 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """An unknown argument is an error of its command, not of ``trunkline``."""
+        if self.usual_command and args and args[0] not in ("-h", "--help") and not self._names_command(args[0]):
+            args = [self.usual_command, *args]
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self._unknown(unknown))
         return found, unknown
+
+    def _names_command(self, word: str) -> bool:
+        families = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return any(word in action.choices for action in families)
 
     def _unknown(self, unknown: Sequence[str]) -> str:
         option = next((each.partition("=")[0] for each in unknown if each.startswith("-")), None)

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from trunkline.cli import WrongInput
-from trunkline.cli.change_lines import Lines
+from trunkline.cli.change_lines import Lines, source_of
 from trunkline.cli.tables import plural
 from trunkline.client.entries import Entry
 from trunkline.client.log import Log
@@ -149,7 +149,8 @@ class ChangesView:
         if isinstance(entry, Group):
             for index, found in groupby(changes, lambda change: change.tx):
                 first = None if part is None else part if entry.glsn > self._wanted.start else 0
-                self._write(self._lines.transaction(entry.glsn, entry.head.transactions[index], list(found), first))
+                transaction, source = entry.head.transactions[index], source_of(entry.heading.position)
+                self._write(self._lines.transaction(entry.glsn, transaction, list(found), first, source))
         elif isinstance(entry, Chunk):
             [share] = entry.head.tables
             schema = reader.versions(share.number)[-1]

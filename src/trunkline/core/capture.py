@@ -31,8 +31,8 @@ Rules
  K8  The cursor of a table is in the entry of the chunk. No entry has a cursor beyond the chunks before it.
  K9  Once another writer has taken the log over, the capture stops. Only its first take-over is by force: two captures
      would otherwise take it from each other for ever.
- K10 At most ``appends_max`` appends are in flight, and the host delivers no more while the capture is ``full``, so
-     memory is bounded.
+ K10 At most ``appends_max`` appends are in flight, and the host delivers no more while the capture is ``full``. At most
+     ``xids_max`` transactions are remembered; beyond them a chunk must see all up to the last. So memory is bounded.
  K11 A table is captured from the schema that creates it to the one that drops it. A schema stands in the log where it
      is in the stream. It ends an open chunk of its table, whose rows are read again under it. A recapture begins a
      generation from its first row.
@@ -99,6 +99,7 @@ class CaptureConfig(Struct, frozen=True):
     recaptures: bool = False  # False: halt when changes are lost
     appends_max: int = 8  # handed to the host, which sends those that wait together (``AppendEntry``)
     catalog_after: int = 64 * 1024 * 1024  # of the sizes of pieces and chunks
+    xids_max: int = 100_000  # that are remembered while a table is read; beyond them older ones hold its snapshot up
     mark_after: int = 16 * 1024 * 1024  # bytes of WAL; a smaller value fills an idle log, a larger one keeps more WAL
     retry_ms: int = 1000  # doubles with each session that commits nothing, because each leaves a mark in the log
     retry_max_ms: int = 60_000
@@ -117,7 +118,7 @@ class Capture:
         self.chunk_wait_ms = config.retry_ms
         self.epoch = 1
         self.cursors: dict[int, TableCursor] = {}  # of the tables that are captured
-        self.chunks = ChunkReader(config.writer, config.source)
+        self.chunks = ChunkReader(config.writer, config.source, config.xids_max)
         self._clear()
 
     def _clear(self) -> None:
@@ -146,7 +147,7 @@ class Capture:
     @property
     def watched(self) -> int | None:
         """The table whose touched keys the host must name; of other tables it may leave them out."""
-        return self.chunks.table
+        return self.chunks.watched
 
     def on_start(self) -> Effects:
         return self._take_over()
@@ -310,6 +311,8 @@ class Capture:
         if chunk is None or not (chunk.high and chunk.reads) or self.parts is not None:
             return []
         read, refused = chunk.reads[-1], self.chunks.refusal(chunk)
+        if refused is not None and chunk.whole and self.cursors[chunk.table].chunks:
+            return self._start_over(f"table {chunk.table} changed among its rows; it is captured again")  # K12
         if refused is not None:
             units, wait_ms = self.chunks.close(), self.chunk_wait_ms
             self.chunks.forget(read)

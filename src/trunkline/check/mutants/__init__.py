@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trunkline.check.mutants.appenders import APPENDING_MUTANTS
 from trunkline.check.mutants.capture import CAPTURE_MUTANTS
+from trunkline.check.mutants.capture_tables import CAPTURE_TABLE_MUTANTS
 from trunkline.check.mutants.clients import CLIENT_MUTANTS
 from trunkline.check.mutants.delivery import DELIVERY_MUTANTS
 from trunkline.check.mutants.disks import DISK_MUTANTS
@@ -30,4 +31,5 @@ MUTANTS = (
     *DELIVERY_MUTANTS,
     *PLANNING_MUTANTS,
     *CAPTURE_MUTANTS,
+    *CAPTURE_TABLE_MUTANTS,
 )

@@ -7,16 +7,12 @@ from msgspec.structs import replace
 from trunkline.check.monitors.capture import LSN_STEP, ends_of
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patches import patch
-from trunkline.check.scenarios.capture_world import OneWriterLog
+from trunkline.check.scenarios.capture_log import Fate, OneWriterLog
 from trunkline.core import capture
 from trunkline.core.capture import Capture
-from trunkline.core.capture_chunks import ChunkReader, OpenChunk
 from trunkline.core.capture_messages import (
     AppendEntry,
     AppendOutcome,
-    ChunkBody,
-    ChunkRead,
-    ChunkRefused,
     ConfirmPosition,
     KeepAlive,
     Origin,
@@ -27,12 +23,6 @@ from trunkline.core.capture_messages import (
 )
 from trunkline.core.effects import Address, Announce, Effects, Message, Send
 
-UNSEEN = {
-    "capture K11": "Scenarios with schemas that change are not written yet, so no monitor can see it broken.",
-    "capture K12": "Scenarios with tables that have no key are not written yet, so no monitor can tell it broken.",
-    "capture K10": "It bounds memory and work in flight; the log is the same with any bound, and time is not modelled.",
-}
-
 _begin = Capture._begin
 _dispatch = Capture._dispatch
 _on_ended = Capture._on_ended
@@ -41,12 +31,9 @@ _on_opened = Capture._on_opened
 _on_piece = Capture._on_piece
 _on_streamed = Capture._on_streamed
 _on_taken = Capture._on_taken
-_make_catalog = Capture._make_catalog
-_make_chunk = Capture._make_chunk
 _write_chunk = Capture._write_chunk
-_on_read = ChunkReader.on_read
-_reader_begin = ChunkReader.begin
 _commit = OneWriterLog._commit
+_fates = OneWriterLog._fates
 _lost = capture._lost
 
 
@@ -115,8 +102,9 @@ def _trust_unknown(self: Capture, number: int, outcome: AppendOutcome) -> Effect
     return _on_ended(self, number, AppendOutcome.COMMITTED if unknown else outcome)
 
 
-def _leave_gap(self: OneWriterLog, entry: AppendEntry) -> bool:
-    return entry.number > self.number
+def _leave_gap(self: OneWriterLog) -> tuple[Fate, ...]:
+    self.fate = Fate.COMMITTED
+    return _fates(self)
 
 
 # ----------------------------------------------------------------------------------------------------------- take-overs
@@ -153,40 +141,6 @@ def _force_always(self: Capture, log: TakenOver) -> Effects:
     effects = _on_taken(self, log)
     self.forces = True
     return effects
-
-
-# --------------------------------------------------------------------------------------------------------------- chunks
-
-
-def _accept_chunk(self: ChunkReader, chunk: OpenChunk) -> ChunkRefused | None:
-    return None
-
-
-def _trust_running(self: ChunkReader, running: tuple[int, ...]) -> None:
-    _reader_begin(self, ())
-
-
-def _drop_nothing(self: Capture, table: int, read: ChunkRead, body: ChunkBody) -> None:
-    _make_chunk(self, table, read, replace(body, touched=()))
-
-
-def _drop_only_keys(self: Capture, table: int, read: ChunkRead, body: ChunkBody) -> None:
-    _make_chunk(self, table, read, replace(body, touched=tuple(token for token in body.touched if token)))
-
-
-def _write_when_read(self: ChunkReader, read: ChunkRead) -> bool:
-    if self.chunk is not None and self.chunk.number == read.chunk:
-        self.chunk.high = True
-    return _on_read(self, read)
-
-
-def _catalog_ahead(self: Capture) -> None:
-    chunk, cursors = self.chunks.chunk, self.cursors
-    if chunk is not None and chunk.reads:
-        after, last = chunk.reads[-1].after, chunk.reads[-1].last
-        self.cursors = {**cursors, chunk.table: replace(cursors[chunk.table], after=after, complete=last)}
-    _make_catalog(self)
-    self.cursors = cursors
 
 
 # --------------------------------------------------------------------------------------------------------- lost changes
@@ -275,9 +229,9 @@ CAPTURE_MUTANTS = (
     ),
     Mutant(
         "gap-after-refusal",
-        "the log takes an append although the one before it was refused",
+        "what follows a refused entry is appended",
         "capture-appends",
-        patch((OneWriterLog, "_follows", _leave_gap)),
+        patch((OneWriterLog, "_fates", _leave_gap)),
         "EachTransactionOnce",
         "breadth",
         30_000,
@@ -342,66 +296,6 @@ CAPTURE_MUTANTS = (
         "breadth",
         100_000,
         breaks=("capture K9",),
-    ),
-    Mutant(
-        "chunk-misses-early-commit",
-        "a chunk counts although its snapshot does not see a transaction before its low watermark",
-        "capture-late-commit",
-        patch((ChunkReader, "refusal", _accept_chunk)),
-        "ChunkExact",
-        "breadth",
-        100_000,
-        breaks=("capture K5",),
-    ),
-    Mutant(
-        "chunk-trusts-earlier-session",
-        "a chunk counts although its snapshot does not see a transaction that an earlier session wrote",
-        "capture-late-commit",
-        patch((ChunkReader, "begin", _trust_running)),
-        "ChunkExact",
-        "breadth",
-        300_000,
-        breaks=("capture K5",),
-    ),
-    Mutant(
-        "chunk-keeps-changed-keys",
-        "rows of a chunk are written although their keys were changed between its watermarks",
-        "capture-chunks-and-parts",
-        patch((Capture, "_make_chunk", _drop_nothing)),
-        "ChunkExact",
-        "breadth",
-        5_000,
-        breaks=("capture K7",),
-    ),
-    Mutant(
-        "chunk-survives-truncation",
-        "rows of a chunk are written although its table was truncated between its watermarks",
-        "capture-truncation",
-        patch((Capture, "_make_chunk", _drop_only_keys)),
-        "ChunkExact",
-        "breadth",
-        5_000,
-        breaks=("capture K7",),
-    ),
-    Mutant(
-        "chunk-before-high-watermark",
-        "a chunk is written when its rows arrive, before changes that it may contain",
-        "capture-chunks-and-parts",
-        patch((ChunkReader, "on_read", _write_when_read)),
-        "ChunkExact",
-        "breadth",
-        5_000,
-        breaks=("capture K7",),
-    ),
-    Mutant(
-        "cursor-moved-before-chunk-committed",
-        "a catalog has the cursor of a chunk that is not in the log yet",
-        "capture-catalogs",
-        patch((Capture, "_make_catalog", _catalog_ahead)),
-        "ChunkExact",
-        "breadth",
-        300_000,
-        breaks=("capture K8",),
     ),
     Mutant(
         "slot-lost-unnoticed",

@@ -7,24 +7,23 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from trunkline.check.disks import NoDisk
-from trunkline.check.monitors.capture import CaptureScript, Transaction, capture_monitors
+from trunkline.check.monitors.capture import CaptureScript, Reshape, Transaction, capture_monitors
 from trunkline.check.scenario import NO_FAULTS, Boot, Faults, Operation, ProcessSpec, Scenario
 from trunkline.check.scenarios.capture_host import CaptureHost
+from trunkline.check.scenarios.capture_log import LOG, OneWriterLog
 from trunkline.check.scenarios.capture_world import (
     COMMITS,
     DATABASE,
-    LOG,
     READS,
     Backend,
     Commit,
     Database,
     LoseSlot,
-    OneWriterLog,
     Promote,
     Restart,
 )
 from trunkline.core.capture import CaptureConfig
-from trunkline.core.capture_messages import SlotState
+from trunkline.core.capture_messages import ShapeChange, SlotState
 from trunkline.core.effects import Message
 from trunkline.core.role import Role
 
@@ -53,22 +52,26 @@ def scenario(
     rows: tuple[tuple[int, str, int], ...] = ((1, "a", 1),),
     captures: str = "a",
     tables: tuple[int, ...] = (),
+    keyless: tuple[int, ...] = (),
     chunk_rows: int = 1,
     recaptures: bool = False,
     appends_max: int = 2,
     catalog_after: int = 1000,
+    xids_max: int = 9,
     troubles: int = 0,
+    slot: SlotState = SlotState.ABSENT,
     steps: tuple[Message, ...] | None = None,
     faults: Faults = NO_FAULTS,
     sometimes: tuple[str, ...] = ("EntryLogged", "SlotConfirmed"),
 ) -> Scenario:
     """``steps`` of the database; by default each transaction commits."""
-    script = CaptureScript(rows, transactions, tables)
+    script = CaptureScript(rows, transactions, tables, keyless)
     config = replace(
         CONFIG,
         recaptures=recaptures,
         appends_max=appends_max,
         catalog_after=catalog_after,
+        xids_max=xids_max,
     )
     requests = tuple(Commit(number) for number in range(1, len(transactions) + 1)) if steps is None else steps
 
@@ -81,7 +84,7 @@ def scenario(
         return ProcessSpec(process, start, NoDisk(), None)
 
     def database(boot: Boot) -> Mapping[str, Role]:
-        return {DATABASE.role: Database(script, SlotState.ABSENT, chunk_rows=chunk_rows)}
+        return {DATABASE.role: Database(script, slot, chunk_rows=chunk_rows)}
 
     def log(boot: Boot) -> Mapping[str, Role]:
         return {LOG.role: OneWriterLog(troubles)}
@@ -103,6 +106,7 @@ def scenario(
         capture_monitors(script),
         faults,
         fifo=True,
+        copies=2,  # a source that is opened again in one session may say the same again
         eager_operations=False,
         crashable=names if faults.crash else (),
         sometimes=sometimes,
@@ -140,6 +144,7 @@ def appends() -> Scenario:
         SMALL[0],
         LARGE,
         SMALL[1],
+        appends_max=4,
         troubles=2,
         sometimes=("EntryLogged", "SlotConfirmed", "SessionEnded"),
     )
@@ -231,8 +236,8 @@ def late_commit() -> Scenario:
         "capture-late-commit",
         "a commit is in the WAL, and in the log, before others see it; the capture crashes",
         Transaction(((1, "a", 9),), late=True),
-        SMALL[2],
         tables=(1,),
+        slot=SlotState.PRESENT,
         faults=ONE_CRASH,
         sometimes=("EntryLogged", "ChunkRefused"),
     )
@@ -243,8 +248,23 @@ def long_transaction() -> Scenario:
         "capture-long-transaction",
         "a transaction that runs from the beginning commits while a table is read",
         SMALL[0],
-        Transaction(((1, "b", 9),), long=True, late=True),
+        Transaction(((1, "b", 9),), begins=0, late=True),
         tables=(1,),
+        sometimes=("EntryLogged", "ChunkRefused"),
+    )
+
+
+def many_transactions() -> Scenario:
+    return scenario(
+        "capture-many-transactions",
+        "while a table is read, more transactions are streamed than the capture remembers",
+        SMALL[0],
+        Transaction(((1, "b", 9),), late=True),
+        rows=((1, "a", 1), (1, "b", 1)),
+        tables=(1,),
+        xids_max=0,
+        appends_max=1,
+        slot=SlotState.PRESENT,
         sometimes=("EntryLogged", "ChunkRefused"),
     )
 
@@ -254,10 +274,107 @@ def catalogs() -> Scenario:
         "capture-catalogs",
         "catalogs are repeated while a table is read in chunks; the capture crashes",
         SMALL[0],
-        SMALL[1],
         rows=((1, "a", 1), (1, "b", 1)),
         tables=(1,),
         catalog_after=1,
+        appends_max=1,
+        slot=SlotState.PRESENT,
+        faults=ONE_CRASH,
+    )
+
+
+def changed_table() -> Scenario:
+    return scenario(
+        "capture-changed-table",
+        "a table gets another shape while it is read",
+        Transaction(((1, "b", 7),), shapes=(Reshape(1, ShapeChange.CHANGED),)),
+        SMALL[0],
+        rows=((1, "a", 1), (1, "b", 1)),
+        tables=(1,),
+        slot=SlotState.PRESENT,
+    )
+
+
+def changed_in_parts() -> Scenario:
+    return scenario(
+        "capture-changed-in-parts",
+        "a table gets another shape in the middle of a large transaction; the capture crashes",
+        Transaction(((1, "a", 6),), parts=2, shapes=(Reshape(1, ShapeChange.CHANGED, part=1),)),
+        tables=(1,),
+        appends_max=1,
+        slot=SlotState.PRESENT,
+        faults=ONE_CRASH,
+    )
+
+
+def late_table() -> Scenario:
+    return scenario(
+        "capture-late-table",
+        "a table joins the stream while a transaction runs that changed it before; the capture crashes",
+        NOISE,
+        Transaction(shapes=(Reshape(2, ShapeChange.CREATED),)),
+        Transaction(((2, "b", 9),), silent=((2, "a", 9),), begins=1),
+        rows=((2, "a", 1), (2, "b", 1)),
+        chunk_rows=2,
+        appends_max=1,
+        slot=SlotState.PRESENT,
+        faults=ONE_CRASH,
+        sometimes=("EntryLogged", "ChunkRefused"),
+    )
+
+
+def late_table_changed() -> Scenario:
+    return scenario(
+        "capture-late-table-changed",
+        "a table joins the stream while a transaction runs that changed it before, and gets another shape",
+        NOISE,
+        Transaction(shapes=(Reshape(2, ShapeChange.CREATED),)),
+        Transaction(shapes=(Reshape(2, ShapeChange.CHANGED),)),
+        Transaction(((2, "b", 9),), silent=((2, "a", 9),), begins=1),
+        rows=((2, "a", 1), (2, "b", 1)),
+        chunk_rows=2,
+        appends_max=1,
+        slot=SlotState.PRESENT,
+        sometimes=("EntryLogged", "ChunkRefused"),
+    )
+
+
+def captured_again() -> Scenario:
+    return scenario(
+        "capture-again",
+        "a table is captured again, just after a transaction that others do not see yet",
+        Transaction(((1, "a", 9),), late=True),
+        Transaction(shapes=(Reshape(1, ShapeChange.RECAPTURED),)),
+        tables=(1,),
+        appends_max=1,
+        slot=SlotState.PRESENT,
+        sometimes=("EntryLogged", "ChunkRefused"),
+    )
+
+
+def dropped_table() -> Scenario:
+    return scenario(
+        "capture-dropped-table",
+        "a table is dropped while it is read, or later; the capture crashes",
+        Transaction(shapes=(Reshape(1, ShapeChange.DROPPED),)),
+        Transaction(((2, "a", 5),)),
+        tables=(1,),
+        catalog_after=1,
+        appends_max=1,
+        slot=SlotState.PRESENT,
+        faults=ONE_CRASH,
+    )
+
+
+def keyless() -> Scenario:
+    return scenario(
+        "capture-keyless",
+        "a table without a key is read while it is changed; the capture crashes among its rows",
+        Transaction(((1, "b", 7),), late=True),
+        rows=((1, "a", 1), (1, "b", 1)),
+        tables=(1,),
+        keyless=(1,),
+        slot=SlotState.PRESENT,
         faults=ONE_CRASH,
     )
 
@@ -280,8 +397,26 @@ def recapture() -> Scenario:
         *SMALL[:2],
         tables=(1,),
         recaptures=True,
+        appends_max=1,
+        slot=SlotState.PRESENT,
         steps=(Commit(1), LoseSlot(2), Commit(3)),
         faults=ONE_CRASH,
+        sometimes=("EntryLogged", "Recaptured"),
+    )
+
+
+def recapture_changed() -> Scenario:
+    return scenario(
+        "capture-recapture-changed",
+        "the slot is lost; one table has got another shape meanwhile, and another one was begun without a key",
+        Transaction(((1, "a", 3),), shapes=(Reshape(1, ShapeChange.CHANGED),)),
+        rows=((1, "a", 1), (2, "a", 1), (2, "b", 1)),
+        tables=(1, 2),
+        keyless=(2,),
+        recaptures=True,
+        appends_max=1,
+        slot=SlotState.PRESENT,
+        steps=(LoseSlot(1), Commit(2)),
         sometimes=("EntryLogged", "Recaptured"),
     )
 
@@ -320,9 +455,18 @@ CAPTURE_SCENARIOS = (
     truncation,
     late_commit,
     long_transaction,
+    many_transactions,
     catalogs,
+    changed_table,
+    changed_in_parts,
+    late_table,
+    late_table_changed,
+    captured_again,
+    dropped_table,
+    keyless,
     slot_lost,
     recapture,
+    recapture_changed,
     slot_moved,
     failover,
 )

@@ -6,6 +6,7 @@ from collections import deque
 
 from trunkline.core.capture import Capture, CaptureConfig
 from trunkline.core.capture_messages import (
+    ChunkRead,
     DropUnit,
     KeepAlive,
     OpenSource,
@@ -34,24 +35,29 @@ class OpenWithCatalog(OpenSource, frozen=True):
 
 
 class CaptureHost(Capture):
-    """A capture whose stream is held back while it is full."""
+    """A capture whose stream is held back while it is full; rows of chunks only while it is crowded (K10, K12)."""
 
     def __init__(self, config: CaptureConfig) -> None:
         super().__init__(config)
-        self.held: deque[Message] = deque()
+        self.held: deque[Message] = deque()  # of the stream
+        self.rows: deque[Message] = deque()  # of chunks
         self.schemas: tuple[tuple[int, int], ...] = ()
 
     def on_message(self, source: Address, message: Message) -> Effects:
         if isinstance(message, CatalogTaken):
             self.held.clear()
+            self.rows.clear()
             self.schemas = message.schemas
-        if isinstance(message, STREAMED) and (self.full or self.held):
+        effects: Effects = []
+        if isinstance(message, STREAMED):
             self.held.append(message)
-            effects: Effects = []
+        elif isinstance(message, ChunkRead):
+            self.rows.append(message)
         else:
             effects = super().on_message(source, message)
-        while self.held and not self.full:
-            effects = effects + super().on_message(self.config.source, self.held.popleft())
+        while (self.rows and not self.crowded) or (self.held and not self.full):
+            waiting = self.rows if self.rows and not self.crowded else self.held
+            effects = effects + super().on_message(self.config.source, waiting.popleft())
         return [self._carried_out(each) for each in effects if not _is_drop(each)]
 
     def _carried_out(self, effect: Effect) -> Effect:

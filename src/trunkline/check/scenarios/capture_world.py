@@ -1,32 +1,27 @@
-"""The world around a capture: a database with a WAL, a slot and snapshots, and a log with one writer.
+"""The source of a capture in the checked world: a database with a WAL, a slot, tables that change, and snapshots.
 
-Neither crashes as a process: they stand for systems that keep their state. A restart of the database is an operation.
+It does not crash as a process: it stands for a system that keeps its state. A restart of it is an operation.
 """
 
 from __future__ import annotations
-
-import enum
 
 from msgspec.structs import replace
 
 from trunkline.check.monitors.capture import (
     LSN_STEP,
+    UNIT_STEP,
     CaptureScript,
     ChunkServed,
-    EntryLogged,
-    LogTakenOver,
     SlotConfirmed,
     SlotMoved,
     SourceCommitted,
     SourceDiverged,
     piece_unit,
+    shape_unit,
 )
-from trunkline.check.scenarios.capture_host import CatalogTaken, OpenWithCatalog
+from trunkline.check.scenarios.capture_host import OpenWithCatalog
 from trunkline.check.scenarios.hosts import PassiveRole
 from trunkline.core.capture_messages import (
-    AppendEnded,
-    AppendEntry,
-    AppendOutcome,
     ChunkRead,
     CloseSource,
     ConfirmPosition,
@@ -39,18 +34,14 @@ from trunkline.core.capture_messages import (
     SlotState,
     SourceOpened,
     StreamEnded,
-    TableCursor,
-    TakeOver,
-    TakeOverFailed,
     Touched,
     Watermark,
 )
-from trunkline.core.effects import Address, Announce, Choose, Complete, Effects, Event, Message, Send
+from trunkline.core.effects import Address, Announce, Complete, Effects, Event, Message, Send
 
 DATABASE = Address("db", "source")
 COMMITS = Address("commits", "backend")  # backends of the database: what takes time there passes through one of them
 READS = Address("reads", "backend")
-LOG = Address("log", "log")
 
 
 class OperationDone(Event, frozen=True):
@@ -122,11 +113,15 @@ class Database(PassiveRole):
         self.confirmed = 0
         self.created = 0  # the slot begins here
         self.stream: tuple[Address, int] | None = None  # to whom, and the session
+        self.start = 0  # what the log had when the stream began
+        self.known: tuple[tuple[int, int], ...] = ()  # the tables that the log has or gets, and units of their schemas
+        self.reading: ReadChunk | None = None  # the last one: it ends the one before
+        self.locking: tuple[Address, ReadChunk] | None = None  # a table without a key that it waits for
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case Commit(operation):
-                return [*self._commit(), Complete(operation, OperationDone())]
+                return [*self._commit(), *self._lock(), Complete(operation, OperationDone())]
             case Restart(operation):
                 self.confirmed = self.created
                 ended = self._end_stream("the server restarts")
@@ -137,12 +132,16 @@ class Database(PassiveRole):
                 return [*self._promote(position), Complete(operation, OperationDone())]
             case Visible(xid):
                 self.unseen = tuple(each for each in self.unseen if each != xid)
-                return []
+                return self._lock()
             case Snap(capture, request):
                 return self._snap(capture, request)
             case OpenWithCatalog():
                 return self._open(source, message)
+            case ReadChunk() if message.whole:
+                self.reading, self.locking = message, (source, message)
+                return self._lock()
             case ReadChunk():
+                self.reading = message
                 snap = Later(DATABASE, Snap(source, message))
                 return [*self._emit(message, high=False), Send(READS, snap)]
             case ConfirmPosition(session, position) if self.stream == (source, session):
@@ -165,24 +164,50 @@ class Database(PassiveRole):
             effects.append(Send(COMMITS, Later(DATABASE, Visible(number))))
         return effects
 
-    def _streamed(self, number: int) -> Effects:
+    def _streamed(self, first: int, last: int = 0) -> Effects:
+        """A transaction with its schemas; or several small ones, as one piece."""
         if self.stream is None:
             return []
-        (to, session), transaction = self.stream, self.script.transactions[number - 1]
-        if not transaction.changes:
-            return [Send(to, KeepAlive(session, number * LSN_STEP))]
-        touched = tuple(Touched(table, key) for table, key, _ in transaction.changes)
-        touched = (Touched(transaction.truncates, ""),) if transaction.truncates else touched
-        parts = [
-            Piece(
-                *(session, piece_unit(number, number), number * LSN_STEP, (number,), 1),
-                *(part == 0, part == transaction.parts - 1, touched),
-            )
-            for part in range(transaction.parts)
-        ]
-        # Keep-alives may come between the pieces of a transaction.
-        between = [KeepAlive(session, number * LSN_STEP)] if transaction.parts > 1 else []
-        return [Send(to, message) for message in (*parts[:1], *between, *parts[1:])]
+        (to, session), numbers = self.stream, range(first, max(first, last) + 1)
+        transactions = [self.script.transactions[number - 1] for number in numbers]
+        large, end = transactions[0], numbers[-1] * LSN_STEP
+        touched = [Touched(table, key) for each in transactions for table, key, _ in each.changes if not each.truncates]
+        touched += [Touched(each.truncates, "") for each in transactions if each.truncates]
+        news: list[Message] = []
+        for part in range(large.parts):
+            news += self._reshaped(session, first, part)
+            if large.changes:
+                begins, ends = part == 0, part == large.parts - 1
+                place = end if ends else end - 1
+                unit = piece_unit(first, numbers[-1])
+                news.append(Piece(session, unit, place, tuple(numbers), 1, begins, ends, tuple(touched)))
+            if part == 0 and (large.parts > 1 or not large.changes):
+                news.append(KeepAlive(session, end))  # also between the pieces of a transaction
+        return [Send(to, message) for message in news]
+
+    def _reshaped(self, session: int, number: int, part: int) -> list[Message]:
+        """The schemas that this part of a transaction needs, and that the log lacks, or has no longer."""
+        found, transaction = list[Message](), self.script.transactions[number - 1]
+        if number * LSN_STEP <= self.start:
+            return found
+        for place, shape in enumerate(transaction.shapes):
+            if shape.part == part:
+                found += self._reshape(session, shape.table, shape.change, shape_unit(number, place))
+        for table in sorted({table for table, _, _ in transaction.changes}):
+            unit = self.script.schema_at(table, number, part)
+            found += self._reshape(session, table, ShapeChange.CHANGED, unit) if unit else []
+        return found
+
+    def _reshape(self, session: int, table: int, change: ShapeChange, unit: int) -> list[Message]:
+        known, dropped = dict(self.known), change is ShapeChange.DROPPED
+        if known.get(table) == (unit if not dropped else None):
+            return []  # the log has it
+        known[table] = unit
+        if dropped:
+            del known[table]
+        self.known = tuple(sorted(known.items()))
+        begins = change in (ShapeChange.CREATED, ShapeChange.RECAPTURED)
+        return [Shape(session, unit, table, change, self.script.schema(unit).keyed, self._running() if begins else ())]
 
     def _emit(self, request: ReadChunk, *, high: bool) -> Effects:
         self.wal_end += 1
@@ -215,33 +240,55 @@ class Database(PassiveRole):
             self.confirmed = self.created = self.wal_end
             ended.append(Announce(SlotMoved(self.confirmed, lost=False)))
         timeline = len(self.ends) + 1
-        opened = SourceOpened(
-            session,
-            Origin("system", timeline),
-            (*self.ends, (timeline, self.wal_end)),
-            self.slot,
-            self.confirmed,
-            self._running(len(self.script.transactions) + 1),
-        )
+        ends = (*self.ends, (timeline, self.wal_end))
+        origin, running = Origin("system", timeline), self._running()
+        opened = Send(source, SourceOpened(session, origin, ends, self.slot, self.confirmed, running))
         if self.slot is not SlotState.PRESENT:
-            return [*ended, Send(source, opened)]
-        known = dict(asked.schemas)
-        created = [
-            Send(source, Shape(session, table, table, ShapeChange.CREATED, True, opened.running))
-            for table in self.script.tables
-            if table not in known
-        ]
-        return [*ended, Send(source, opened), *created, *self._start(source, session)]
+            return [*ended, opened]
+        self.stream, self.known = (source, session), asked.schemas
+        self.start = max(asked.position, self.confirmed)
+        shapes = [Send(source, shape) for shape in (*self._compared(session), *self._begun(session, asked.begun))]
+        return [*ended, opened, *shapes, *self._start(), Send(source, KeepAlive(session, self.wal_end))]
 
-    def _start(self, source: Address, session: int) -> Effects:
-        self.stream = (source, session)
+    def _compared(self, session: int) -> list[Message]:
+        """The tables that are not, where the stream begins, as the log has them."""
+        number, known, found = self.start // LSN_STEP, dict(self.known), list[Message]()
+        for table in self.script.captured(number):
+            unit = self.script.schema_at(table, number)
+            if table not in known:
+                found += self._reshape(session, table, ShapeChange.CREATED, unit)
+            elif known[table] < unit:
+                found += self._reshape(session, table, ShapeChange.CHANGED, unit)
+        return found
+
+    def _begun(self, session: int, tables: tuple[int, ...]) -> list[Message]:
+        """Tables without a key of which the log has some rows are captured again."""
+        known, running = dict(self.known), self._running()
+        return [Shape(session, known[each], each, ShapeChange.RECAPTURED, False, running) for each in tables]
+
+    def _start(self) -> Effects:
+        """Everything after the slot. Two small transactions that follow each other come in one piece."""
+        assert self.stream is not None
         numbers = range(self.confirmed // LSN_STEP + 1, self.committed + 1)
         items: list[tuple[int, int | Watermark]] = [(number * LSN_STEP, number) for number in numbers]
         items += [each for each in self.watermarks if each[0] > self.confirmed]
+        items.sort(key=lambda each: each[0])
         effects: Effects = []
-        for _, item in sorted(items, key=lambda each: each[0]):
-            effects += self._streamed(item) if isinstance(item, int) else [self._marked(self.stream, item)]
-        return [*effects, Send(source, KeepAlive(session, self.wal_end))]
+        while items:
+            (_, item), *items = items
+            if isinstance(item, Watermark):
+                effects.append(self._marked(self.stream, item))
+            elif items and items[0][1] == item + 1 and self._is_small(item) and self._is_small(item + 1):
+                effects += self._streamed(item, item + 1)
+                del items[0]
+            else:
+                effects += self._streamed(item)
+        return effects
+
+    def _is_small(self, number: int) -> bool:
+        transaction = self.script.transactions[number - 1]
+        whole = transaction.parts == 1 and transaction.changes and not transaction.shapes
+        return bool(whole) and number * LSN_STEP > self.start
 
     def _lose(self, *, moved: bool) -> Effects:
         if moved:
@@ -256,102 +303,39 @@ class Database(PassiveRole):
 
     # -------------------------------------------------------------------------------------------------------- snapshots
 
-    def _running(self, limit: int) -> tuple[int, ...]:
+    def _running(self, limit: int = 1 << 60) -> tuple[int, ...]:
         """The transactions below ``limit`` that have begun, and that a snapshot does not see."""
-        long = [number for number, each in enumerate(self.script.transactions, start=1) if each.long]
-        return tuple(sorted({*self.unseen, *(number for number in long if number > self.committed)} & {*range(limit)}))
+        found, later = {*self.unseen}, enumerate(self.script.transactions[self.committed :], start=self.committed + 1)
+        found |= {number for number, each in later if each.begins is not None and each.begins <= self.committed}
+        return tuple(sorted(number for number in found if number < limit))
+
+    def _lock(self) -> Effects:
+        """Read a table without a key, whole, when no one else writes to it."""
+        if self.locking is None or self._is_written(self.locking[1].table):
+            return []
+        (capture, request), self.locking = self.locking, None
+        return [*self._emit(request, high=False), *self._snap(capture, request)]
+
+    def _is_written(self, table: int) -> bool:
+        writers = [self.script.transactions[number - 1] for number in self._running()]
+        return any(row[0] == table for each in writers for row in each.changes + each.silent)
 
     def _snap(self, capture: Address, request: ReadChunk) -> Effects:
+        schema = self.script.schema_at(request.table, self.committed)
+        if not schema or request != self.reading:
+            return []  # the table was dropped, and the stream has that; or another chunk is read
         seen = [number for number in range(1, self.committed + 1) if number not in self.unseen]
         xid_next = max(seen, default=0) + 1
         state = self.script.state(self.committed, self.unseen)
-        left = [row for row in state if row[0] == request.table and row[1].encode() > request.after]
-        rows, last = tuple(left[: self.chunk_rows]), len(left) <= self.chunk_rows
-        after = rows[-1][1].encode() if rows else request.after
-        read = ChunkRead(
-            *(request.session, request.chunk, request.chunk, after, last),
-            *(self._running(xid_next), xid_next),
-        )
-        served = Announce(ChunkServed(request.chunk, rows))
-        return [served, *self._emit(request, high=True), Send(READS, Later(capture, read))]
-
-
-# -------------------------------------------------------------------------------------------------------------- the log
-
-
-class Fate(enum.Enum):
-    """What becomes of an append."""
-
-    COMMITTED = "committed"
-    LANDED = "landed"  # it is committed, but the answer is lost
-    VANISHED = "vanished"  # its outcome is unknown, and it never lands
-    REFUSED = "refused"
-
-
-class OneWriterLog(PassiveRole):
-    """``troubles``: how often an append may end in another way than committed."""
-
-    def __init__(self, troubles: int) -> None:
-        self.troubles = troubles
-        self.owner = ""
-        self.session = 0
-        self.number = 0  # of the last entry of the session
-        self.position = 0
-        self.origin: Origin | None = None
-        self.epoch = 0
-        self.tables: tuple[TableCursor, ...] = ()
-        self.schemas: tuple[tuple[int, int], ...] = ()
-        self.asked: tuple[Address, AppendEntry] | None = None
-
-    def on_message(self, source: Address, message: Message) -> Effects:
-        match message:
-            case TakeOver(session, force):
-                if not force and self.owner != source.process:
-                    return [Send(source, TakeOverFailed(session, True))]
-                self.owner, self.session, self.number = source.process, session, 0
-                taken = CatalogTaken(session, self.position, self.origin, self.tables, self.epoch, self.schemas)
-                return [Announce(LogTakenOver(source.process)), Send(source, taken)]
-            case AppendEntry():
-                return self._on_append(source, message)
-        return super().on_message(source, message)
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        assert self.asked is not None
-        (source, entry), self.asked = self.asked, None
-        self.troubles -= option is not Fate.COMMITTED
-        match option:
-            case Fate.COMMITTED:
-                return self._commit(source, entry, AppendOutcome.COMMITTED)
-            case Fate.LANDED:
-                return self._commit(source, entry, AppendOutcome.UNKNOWN)
-            case Fate.VANISHED:
-                return [self._answer(source, entry, AppendOutcome.UNKNOWN)]
-        return [self._answer(source, entry, AppendOutcome.REFUSED)]
-
-    def _on_append(self, source: Address, entry: AppendEntry) -> Effects:
-        if (self.owner, self.session) != (source.process, entry.session):
-            return [self._answer(source, entry, AppendOutcome.FENCED)]
-        if not self._follows(entry):
-            return [self._answer(source, entry, AppendOutcome.REFUSED)]
-        if self.troubles:
-            self.asked = (source, entry)
-            return [Choose("fate", tuple(Fate))]
-        return self._commit(source, entry, AppendOutcome.COMMITTED)
-
-    def _follows(self, entry: AppendEntry) -> bool:
-        """An entry lands only directly after the one before it, so that a refusal leaves no gap."""
-        return entry.number == self.number + 1
-
-    def _commit(self, source: Address, entry: AppendEntry, outcome: AppendOutcome) -> Effects:
-        self.number = entry.number
-        if entry.last:
-            self.position, self.origin, self.epoch = entry.position, entry.origin, entry.epoch
-        tables = {cursor.table: cursor for cursor in (*self.tables, *entry.tables)}
-        self.tables = tuple(cursor for _, cursor in sorted(tables.items()))
-        if entry.shape is not None:
-            schemas = {**dict(self.schemas), entry.shape.table: entry.unit}
-            self.schemas = tuple(sorted(schemas.items()))
-        return [Announce(EntryLogged(entry)), self._answer(source, entry, outcome)]
-
-    def _answer(self, source: Address, entry: AppendEntry, outcome: AppendOutcome) -> Send:
-        return Send(source, AppendEnded(entry.session, entry.number, outcome))
+        left = tuple(row for row in state if row[0] == request.table and row[1].encode() > request.after)
+        effects = self._emit(request, high=True)
+        for place in range(max(1, len(left))) if request.whole else range(1):
+            rows, last = left[place * self.chunk_rows :][: self.chunk_rows], len(left) <= (place + 1) * self.chunk_rows
+            after = rows[-1][1].encode() if rows and not request.whole else request.after
+            unit = request.chunk * UNIT_STEP + place
+            head = (request.session, unit, request.chunk, after, last)
+            read = ChunkRead(*head, self._running(xid_next), xid_next)
+            effects += [Announce(ChunkServed(unit, rows, schema)), Send(READS, Later(capture, read))]
+            if last:
+                break
+        return effects

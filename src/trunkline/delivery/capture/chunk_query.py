@@ -29,9 +29,6 @@ FROM pg_type AS t JOIN pg_namespace AS n ON n.oid = t.typnamespace
 JOIN pg_proc AS f ON f.oid = t.typoutput JOIN pg_namespace AS p ON p.oid = f.pronamespace WHERE t.oid = ANY (%s)
 """
 AS_TEXT: Final = (25, 1043)  # text, varchar: their binary form is the text
-HEADER: Final = b"PGCOPY\n\xff\r\n\0"
-HEADER_BYTES: Final = len(HEADER) + 8  # flags, size of an extension
-TRAILER: Final = b"\xff\xff"
 
 
 class TypeNames(Struct, frozen=True):
@@ -96,21 +93,6 @@ def chunk_query(
     if limit is not None:
         query += sql.SQL(" LIMIT {}").format(sql.Literal(limit))
     return sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query)
-
-
-def without_frame(messages: list[bytes], *, first: bool, last: bool) -> list[bytes]:
-    """The rows alone, one for each message. ``first``, ``last``: the messages begin, or end, the output of a COPY."""
-    if first:
-        head = messages[0] if messages else b""
-        if not head.startswith(HEADER) or any(head[len(HEADER) : HEADER_BYTES]):
-            raise ProtocolError("the server did not copy rows in the binary format; restart the capture")
-        rest = head[HEADER_BYTES:]
-        messages = [rest, *messages[1:]] if rest else messages[1:]
-    if last:
-        if not messages or messages[-1] != TRAILER:
-            raise ProtocolError("the server sent copied rows without an end; restart the capture")
-        messages = messages[:-1]
-    return messages
 
 
 class CopiedRows:

@@ -5,11 +5,12 @@ Rules
      truncations, rewrites and alterations (`ACCESS SHARE`, which readers take anyway) before the snapshot is taken and
      until its rows are read: none of them obeys snapshots.
  H2  The rows have the newest version of the table that the stream has brought. If the table is different when its
-     snapshot is taken, the chunk is read again later: the stream, or a look, brings the new version.
+     snapshot is taken, the chunk is read again later: the stream, or a check, brings the new version.
  H3  A table without a key is read whole. Its watermarks are written while a lock (`SHARE`) keeps writers away, so that
      they are one place in the stream. The lock ends before the rows are read.
- H4  What passes by itself is tried again, with new watermarks, except a table without a key whose first rows have left:
-     that ends the stream, and the next one begins a new generation.
+ H4  What passes by itself is tried again, with new watermarks. Not a table without a key whose high watermark may be in
+     the stream: nothing is received after it until all rows are there. That ends the stream; if some rows have left,
+     the next one begins a new generation.
  H5  Nothing is unbounded: a chunk has a limit of rows and of bytes, and at most ``PIECES_MAX`` wait to be taken.
 """
 
@@ -35,7 +36,6 @@ from trunkline.delivery.capture.chunk_query import (
     chunk_query,
     cursor_of,
     type_names,
-    without_frame,
 )
 from trunkline.delivery.capture.copied_output import CopiedOutput
 from trunkline.delivery.capture.postgres import seen_of
@@ -60,6 +60,7 @@ GROWTH_MAX: Final = 8  # of a chunk, against the one before
 PIECES_MAX: Final = 2  # read and not taken; more: more memory; fewer: the server waits for the log
 AGAIN_S: Final = 0.2
 AGAIN_S_MAX: Final = 5.0
+END_S: Final = 15.0
 WHOLE_LOCK_MS: Final = 1_000  # writers wait as long; shorter: a table with long transactions is never locked
 IN_KEY_ORDER: Final = (  # a sort of the whole table for each chunk would cost more than any index
     "SET enable_seqscan = off; SET enable_sort = off; SET enable_bitmapscan = off; "
@@ -89,7 +90,7 @@ class _Moved(Exception):
 class ChunkReader:
     """``newest``: the version of a table, by its number, that the stream has brought; ``None``: it was dropped.
 
-    ``moved`` is told the number of a table that is not as the stream has it. ``wake`` is called after each step.
+    ``moved`` receives the number of a table that is not as the stream has it. ``wake`` is called after each step.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class ChunkReader:
             for session in (self._reading, self._control):
                 if session is not None:
                     session.interrupt()
-        self._thread.join()
+        self._thread.join(END_S)  # while it connects, it cannot be interrupted; it then ends by itself
 
     # --- the thread ---
 
@@ -181,9 +182,8 @@ class ChunkReader:
                 raise
             except Unreachable as error:
                 self._disconnect()
-                with self._changed:
-                    if self._closed:
-                        return
+                if self._closed:
+                    return
                 logger.warning("a chunk is read again, after %.0f s: %s", time.monotonic() - since, error)
                 wait_s = min(2 * wait_s, AGAIN_S_MAX)
             else:
@@ -192,7 +192,8 @@ class ChunkReader:
                         self._wanted = None
                 return
             with self._changed:
-                self._changed.wait_for(lambda: self._wanted is not request, wait_s)
+                if self._changed.wait_for(lambda: self._wanted is not request, wait_s):
+                    return
 
     def _try(self, request: ChunkRequest) -> None:
         table = self._newest(request.table)
@@ -231,8 +232,7 @@ class ChunkReader:
         order = after.order if after is not None else _key_order(seen)
         limit = self._rows_of.get(schema.number, FIRST_ROWS)
         output = self._copy(reading, schema, order, after, limit)
-        found = output.take(CHUNK_TEXT_MAX)
-        copied = CopiedRows(table, without_frame(found, first=True, last=output.ended))
+        copied = CopiedRows(table, output.take(CHUNK_TEXT_MAX))
         if output.ended:
             reading.execute("COMMIT")
         else:
@@ -287,23 +287,29 @@ class ChunkReader:
             writer.execute(sql.SQL("LOCK TABLE ONLY {} IN SHARE MODE").format(name))
             running, xid_next, _ = self._snapshot(reading, schema)
             self._emit(control, EMIT, request, high=False, whole=True)
-            self._emit(control, EMIT_FLUSHED, request, high=True, whole=True)
-            writer.execute("COMMIT")
-        output, first, waiting = self._copy(reading, schema, (), None, None), True, None
         try:
-            while not output.ended:
-                found = output.take(CHUNK_BYTES)
-                copied = CopiedRows(table, without_frame(found, first=first, last=output.ended))
-                for batch in _pieces(copied.batch(), CHUNK_BYTES_MAX):
-                    if waiting is not None:
-                        self._put(request, waiting)
-                    waiting = ChunkRows(request.chunk, copied.rows(batch), None, False, running, xid_next)
-                first = False
-            reading.execute("COMMIT")
-        except psycopg.Error as error:
-            if first or waiting is None:
-                raise
+            self._emit(control, EMIT_FLUSHED, request, high=True, whole=True)
+            control.run("COMMIT")
+            self._read_all(request, table, reading, running, xid_next)
+        except (psycopg.Error, Unreachable) as error:
             raise BrokenChunk(f"a table without a key was not read to its end ({error})") from error
+
+    def _read_all(
+        self,
+        request: ChunkRequest,
+        table: Table,
+        reading: psycopg.Connection[Any],
+        running: tuple[int, ...],
+        xid_next: int,
+    ) -> None:
+        output, waiting = self._copy(reading, table.schema, (), None, None), None
+        while not output.ended:
+            copied = CopiedRows(table, output.take(CHUNK_BYTES))
+            for batch in _pieces(copied.batch(), CHUNK_BYTES_MAX):
+                if waiting is not None:
+                    self._put(request, waiting)
+                waiting = ChunkRows(request.chunk, copied.rows(batch), None, False, running, xid_next)
+        reading.execute("COMMIT")
         if waiting is None:
             empty = CopiedRows(table, [])
             waiting = ChunkRows(request.chunk, empty.rows(empty.batch()), None, False, running, xid_next)

@@ -1,13 +1,19 @@
-"""The output of a `COPY ... TO STDOUT`: its messages, a bounded number of bytes at a time."""
+"""The rows of a `COPY ... TO STDOUT (FORMAT binary)`, a bounded number of bytes at a time."""
 
 from __future__ import annotations
 
 import select
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import pq, sql
 from psycopg.errors import error_from_result
+
+from trunkline.errors import ProtocolError
+
+HEADER: Final = b"PGCOPY\n\xff\r\n\0"
+HEADER_BYTES: Final = len(HEADER) + 8  # flags, size of an extension
+TRAILER: Final = b"\xff\xff"
 
 
 class CopiedOutput:
@@ -15,6 +21,7 @@ class CopiedOutput:
 
     def __init__(self, connection: psycopg.Connection[Any], query: sql.Composed) -> None:
         self.ended = False
+        self._begun = self._trailed = False
         self._server = connection.pgconn
         self._poll = select.poll()
         self._poll.register(self._server.socket, select.POLLIN)
@@ -24,9 +31,9 @@ class CopiedOutput:
             raise self._failure(result)
 
     def take(self, bytes_max: int) -> list[bytes]:
-        """The next messages: so many bytes, the last message beyond them; fewer only at the end."""
-        messages, size = list[bytes](), 0
-        receive, add = self._server.get_copy_data, messages.append
+        """The next rows: so many bytes, the last row beyond them; fewer only at the end."""
+        rows, size = list[bytes](), 0
+        receive, add = self._server.get_copy_data, rows.append
         while size < bytes_max and not self.ended:
             count, message = receive(1)
             if count > 0:
@@ -37,6 +44,17 @@ class CopiedOutput:
                 self._server.consume_input()
             else:
                 self._end()
+        return self._unframed(rows)
+
+    def _unframed(self, messages: list[bytes]) -> list[bytes]:
+        if not self._begun and messages:
+            messages[:1] = _headless(messages[0])
+            self._begun = True
+        if messages and messages[-1] == TRAILER:
+            messages.pop()
+            self._trailed = True
+        if self.ended and not self._trailed:
+            raise ProtocolError("the server sent copied rows without an end; restart the capture")
         return messages
 
     def _end(self) -> None:
@@ -57,3 +75,11 @@ class CopiedOutput:
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             return error_from_result(result)
         return psycopg.OperationalError("the server did not answer a COPY with rows")
+
+
+def _headless(message: bytes) -> list[bytes]:
+    """The first row, which comes with the header; none if the header comes alone."""
+    if not message.startswith(HEADER) or any(message[len(HEADER) : HEADER_BYTES]):
+        raise ProtocolError("the server did not copy rows in the binary format; restart the capture")
+    rest = message[HEADER_BYTES:]
+    return [rest] if rest else []

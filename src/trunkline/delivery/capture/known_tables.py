@@ -1,9 +1,9 @@
 """The tables that a capture of PostgreSQL knows, at the end of what it has received: their numbers and versions.
 
 Rules
- J1  Only a shape or a mark in the stream moves a table that is known; looks at the catalog are ahead of the stream.
-     What a look finds counts at a mark that is written after it, if a second look finds the same (H2 of
-     ``shape_changes``): so a table that nobody writes to changes, too.
+ J1  Only a shape or a mark in the stream moves a table that is known; checks of the catalog are ahead of the stream.
+     What a check finds counts at a mark that is written after it, if a second check finds the same (H2 of
+     ``shape_changes``): so a table without writers changes, too.
  J2  A new table counts at once: nothing of it was streamed. It is published first, in a transaction that keeps its
      shape. If a known table still has its name, it waits until that one has been dropped or renamed.
  J3  A table that is to be read names the transactions that are running then: what they changed before may never be
@@ -15,20 +15,17 @@ Rules
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import psycopg
 from msgspec.structs import replace
-from psycopg import sql
 
 from trunkline.delivery.capture.change_batches import Table
 from trunkline.delivery.capture.decoder import Cut
 from trunkline.delivery.capture.pgoutput import Relation
 from trunkline.delivery.capture.postgres import seen_of
 from trunkline.delivery.capture.postgres_catalog import (
-    FULL,
-    NOTHING,
     ListedTable,
     TableDefinition,
     definitions_of,
@@ -37,23 +34,18 @@ from trunkline.delivery.capture.postgres_catalog import (
     relation_of,
     schema_of,
 )
+from trunkline.delivery.capture.published_tables import PublishedTables, Session
 from trunkline.delivery.capture.shape_changes import Changed, Recapture, Refused, Same, Verdict, judged
 from trunkline.delivery.capture.source import SchemaUnit, Unit
+from trunkline.delivery.capture.table_obstacles import obstacle_of_shape, obstacles
 from trunkline.delivery.capture.table_patterns import TablePatterns
-from trunkline.delivery.changes.columns import check_columns
 from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchema
-from trunkline.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+UNPUBLISHED: Final = "another program removed it from the publication"
 RUNNING: Final = "SELECT pg_current_xact_id()::text, pg_current_snapshot()::text"
-PUBLISHED: Final = (
-    "SELECT r.prrelid::bigint FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid "
-    "WHERE p.pubname = %s"
-)
-LEFT_OUT_EVERY: Final = 10  # looks: a key that is added to a table does not show in the list of tables
-
-Session = Callable[[], psycopg.Connection[Any]]
+LEFT_OUT_EVERY: Final = 10  # checks: a key that is added to a table does not show in the list of tables
 
 
 class KnownTable:
@@ -62,8 +54,13 @@ class KnownTable:
     def __init__(self, schema: TableSchema, *, complete: bool = False) -> None:
         self.schema = schema
         self.complete = complete  # all rows of its generation were read
-        self.look: TableDefinition | None = None  # the last one that found it as it is known
+        self.definition: TableDefinition | None = None  # the first of those that found it as it is known
         self.table = Table(schema)
+
+    def note(self, found: TableDefinition | None) -> None:
+        """The earlier of two equal ones says more about what lies between them in the stream."""
+        if self.definition is None or found is None or not self.definition.same_catalog(found):
+            self.definition = found
 
 
 class KnownTables:
@@ -72,21 +69,24 @@ class KnownTables:
     def __init__(self, session: Session, patterns: TablePatterns, publication: str, catalog: Catalog | None) -> None:
         self._session = session
         self._patterns = patterns
-        self._publication = publication
+        self._published = PublishedTables(session, publication)
         self._next_number = 1 if catalog is None else catalog.next_number
         tables = () if catalog is None else catalog.tables
         self._interrupted = {  # K12: only a new generation can read them again
-            each.newest.number for each in tables if each.chunks and not each.complete and not each.newest.key
+            each.newest.number: each.newest.generation
+            for each in tables
+            if each.chunks and not each.complete and not each.newest.key
         }
         self._known = {each.newest.number: KnownTable(each.newest, complete=each.complete) for each in tables}
         self._oids = {each.schema.oid: each for each in self._known.values()}
         self._described: set[int] = set()  # oids of tables that the decoder has
         self._ignored: set[int] = set()  # oids of tables that were described, and are not known
-        self._listed: dict[int, ListedTable] = {}  # by oid, in the last look
+        self._listed: dict[int, ListedTable] = {}  # by oid, in the last check
         self._left_out: dict[int, str] = {}  # by oid: why (J4)
-        self._awaited: dict[int, dict[int, TableDefinition | None]] = {}  # by the number of the look whose mark is due
-        self._moved: set[int] = set()  # oids of tables that must be looked at again
-        self._looks = 0
+        self._awaited: dict[int, dict[int, TableDefinition | None]] = {}  # by the number of the check whose mark is due
+        self._leaving: set[int] = set()  # oids of tables that are still published
+        self._moved: set[int] = set()  # oids of tables that must be checked again
+        self._checks = 0
         self._fresh: dict[int, TableDefinition] = {}  # of the tables whose shapes were just received
 
     # --- for chunks ---
@@ -96,7 +96,7 @@ class KnownTables:
         known = self._known.get(number)
         return None if known is None else known.table
 
-    def look_again(self, number: int) -> None:
+    def check_again(self, number: int) -> None:
         """A table was seen to be different. Any thread may say so."""
         if (known := self._known.get(number)) is not None:
             self._moved.add(known.schema.oid)
@@ -108,7 +108,7 @@ class KnownTables:
     # --- the stream ---
 
     def expect(self, oids: Collection[int]) -> None:
-        """Shapes of these tables were received: one look for all of them."""
+        """Shapes of these tables were received: one check for all of them."""
         self._fresh = definitions_of(self._session(), sorted(oids)) if oids else {}
 
     def relation(self, relation: Relation, lsn: int) -> Cut | None:
@@ -117,16 +117,17 @@ class KnownTables:
             self._ignored.add(relation.oid)
             return Cut((), ((relation.oid, None),))
         found = self._fresh.get(relation.oid)
-        earlier = known.look if known.look is not None and known.look.lsn <= lsn else None
+        earlier = known.definition if known.definition is not None and known.definition.lsn <= lsn else None
         return self._moves(known, relation, found, earlier)
 
     def _moves(
         self, known: KnownTable, relation: Relation, found: TableDefinition | None, earlier: TableDefinition | None
     ) -> Cut | None:
-        verdict = judged(known.schema, relation, found, earlier=earlier, complete=known.complete)
+        verdict = judged(known.schema, relation, found, earlier=earlier)
         match verdict:
             case Same(schema):
-                known.schema, known.look = schema, found
+                known.schema = schema
+                known.note(found)
                 if relation.oid in self._described:
                     return None
                 self._described.add(relation.oid)
@@ -151,7 +152,7 @@ class KnownTables:
         self._described.add(relation.oid)
         again = SchemaChange.RECAPTURED in schema.changes
         known.complete = known.complete and not again
-        known.schema, known.look, known.table = schema, found, Table(schema, relation.key)
+        known.schema, known.definition, known.table = schema, found, Table(schema, relation.key)
         unit = SchemaUnit(schema, self.running() if again else (), reason)
         return Cut((unit,), ((relation.oid, known.table),))
 
@@ -163,7 +164,8 @@ class KnownTables:
             self._left_out[oid] = reason
         del self._known[schema.number], self._oids[oid]
         self._described.discard(oid)
-        self._unpublish(oid)
+        self._ignored.add(oid)
+        self._leaving.add(oid)
         gone = replace(schema, version=schema.version + 1, changes=(SchemaChange.TABLE_DROPPED,), defaults=b"")
         return Cut((SchemaUnit(gone, why=reason),), ((oid, None),))
 
@@ -188,31 +190,44 @@ class KnownTables:
         described = ((old.oid, known.table),) if old.oid in self._described else ()
         return Cut((SchemaUnit(known.schema, self.running(), why),), described)
 
-    # --- looks ---
+    # --- checks ---
 
     def begin(self) -> list[Unit]:
-        """At the beginning of the stream: what the log lacks."""
-        published = self._published()
-        units = list[Unit]()
-        listed = listed_tables(self._session(), self._patterns)
-        absent = [each for oid, each in self._oids.items() if oid in listed and oid not in published]
-        if absent:
-            self._publish([each.schema.oid for each in absent])
-        for each in absent:
-            units += self._again(each, "the publication did not have it").units
+        """At the beginning of the stream: what it lacks for the tables of the log."""
+        units = self._republish(listed_tables(self._session(), self._patterns))
         for known in list(self._known.values()):
-            if known.schema.number in self._interrupted and known not in absent:
+            if self._interrupted.get(known.schema.number) == known.schema.generation:
                 units += self._again(known, "it has no key, and was not read to its end").units
-        found, _ = self.look()
-        return units + found
+        return units
 
-    def look(self) -> tuple[list[Unit], int | None]:
-        """Units that count at once, and the number of the look if a mark must confirm what it found (J1)."""
+    def _republish(self, listed: Collection[int]) -> list[Unit]:
+        """Tables that another program has removed from the publication: their changes were not streamed."""
+        present = self._published.oids()
+        absent = [oid for oid in self._oids if oid in listed and oid not in present]
+        if not absent:
+            return []
+        found = definitions_of(self._session(), absent)
+        fit = [oid for oid, each in found.items() if not obstacle_of_shape(each)]
+        self._moved |= set(absent) - set(fit)  # they leave at the next mark
+        joined, units = self._published.add(fit), list[Unit]()
+        for oid in fit:
+            known = self._oids[oid]
+            cut = self._again(known, UNPUBLISHED) if oid in joined else self._leave(known, UNPUBLISHED)
+            units += cut.units
+        return units
+
+    def check(self) -> tuple[list[Unit], int | None]:
+        """Units that count at once, and the number of the check if a mark must confirm what it found (J1)."""
         session = self._session()
-        self._looks += 1
+        self._checks += 1
         listed = listed_tables(session, self._patterns)
+        units = self._republish(listed)
+        refused = self._published.unidentified()  # clients cannot update them now: this does not wait for a mark
+        self._moved |= refused
+        if leaving := self._leaving | refused:
+            self._leaving -= self._published.drop(leaving)
         moved, self._moved = self._moved, set()
-        again = set(self._left_out) if self._looks % LEFT_OUT_EVERY == 0 else set()
+        again = set(self._left_out) if self._checks % LEFT_OUT_EVERY == 0 else set()
         chosen = {oid for oid, each in listed.items() if self._listed.get(oid) != each}
         chosen |= (moved | again) & set(listed)
         self._listed = listed
@@ -223,23 +238,23 @@ class KnownTables:
             for oid, seen in found.items()
             if (known := self._oids.get(oid)) is not None and not self._as_known(known, seen)
         }
-        units = self._join([each for oid, each in found.items() if oid not in self._oids])
+        units += self._join([each for oid, each in found.items() if oid not in self._oids])
         pending = {oid for each in self._awaited.values() for oid in each}
         awaited = {oid: each for oid, each in awaited.items() if oid not in pending}
         if not awaited:
             return units, None
-        self._awaited[self._looks] = awaited
-        return units, self._looks
+        self._awaited[self._checks] = awaited
+        return units, self._checks
 
     def _as_known(self, known: KnownTable, seen: TableDefinition) -> bool:
-        verdict: Verdict = judged(known.schema, relation_of(seen), seen, earlier=seen, complete=known.complete)
-        if not isinstance(verdict, Same) or _unfit(seen):
+        verdict: Verdict = judged(known.schema, relation_of(seen), seen, earlier=seen)
+        if not isinstance(verdict, Same) or obstacle_of_shape(seen):
             return False
-        known.look = seen
+        known.note(seen)
         return True
 
     def marked(self, number: int) -> Cut | None:
-        """The stream is at the mark of a look."""
+        """The stream is at the mark of a check."""
         awaited = self._awaited.pop(number, {})
         now = definitions_of(self._session(), sorted(awaited))
         cuts = list[Cut | None]()
@@ -251,7 +266,7 @@ class KnownTables:
                 cuts.append(self._leave(known, "" if seen is None else "no pattern selects it any more"))
             elif seen is None or not seen.same_catalog(before):
                 self._moved.add(oid)
-            elif reason := _unfit(seen):
+            elif reason := obstacle_of_shape(seen):
                 cuts.append(self._leave(known, reason))
             else:
                 cuts.append(self._moves(known, relation_of(seen), seen, before))
@@ -262,11 +277,12 @@ class KnownTables:
     def _join(self, found: Iterable[TableDefinition]) -> list[Unit]:
         """New tables (J2)."""
         names = {(each.schema.schema, each.schema.name) for each in self._known.values()}
-        joining = []
+        joining, found = [], list(found)
+        reasons = obstacles(self._session(), found, self._published.oids()) if found else {}
         for seen in found:
             if (seen.schema, seen.name) in names:
                 self._moved.add(seen.oid)
-            elif reason := _unfit(seen):
+            elif reason := reasons.get(seen.oid, ""):
                 if self._left_out.get(seen.oid) != reason:
                     logger.warning("%s is not captured: %s", quoted(seen.schema, seen.name), reason)
                 self._left_out[seen.oid] = reason
@@ -275,17 +291,18 @@ class KnownTables:
         if not joining:
             return []
         units = list[Unit]()
-        shapes = self._publish(joining)
+        shapes = self._published.add(joining, self._ignored)
         running = self.running()
         for oid in joining:
-            if (shape := shapes.get(oid)) is None or _unfit(shape):
+            if (shape := shapes.get(oid)) is None or obstacle_of_shape(shape):
                 self._moved.add(oid)
                 continue
             known = KnownTable(schema_of(shape, self._next_number))
-            known.look = shape
+            known.definition = shape
             self._next_number += 1
             self._known[known.schema.number] = self._oids[oid] = known
             self._left_out.pop(oid, None)
+            self._leaving.discard(oid)
             units.append(SchemaUnit(known.schema, running))
         return units
 
@@ -295,47 +312,9 @@ class KnownTables:
         """J3."""
         return running_transactions(self._session())
 
-    def _published(self) -> set[int]:
-        return {oid for (oid,) in self._session().execute(PUBLISHED.encode(), (self._publication,)).fetchall()}
-
-    def _publish(self, oids: Collection[int]) -> dict[int, TableDefinition]:
-        """Their shapes, as they are when their rows begin to be streamed."""
-        session, published = self._session(), self._published()
-        with session.transaction():
-            found = definitions_of(session, sorted(oids))
-            self._alter_publication("DROP", [each for oid, each in found.items() if oid in published & self._ignored])
-            published -= self._ignored  # so that the server describes them again
-            self._alter_publication("ADD", [each for oid, each in found.items() if oid not in published])
-            return definitions_of(session, sorted(oids))
-
-    def _unpublish(self, oid: int) -> None:
-        session = self._session()
-        if oid in self._published() and (seen := definitions_of(session, [oid]).get(oid)) is not None:
-            self._alter_publication("DROP", [seen])
-
-    def _alter_publication(self, change: str, tables: Collection[TableDefinition]) -> None:
-        if tables:
-            names = ", ".join(f"ONLY {quoted(each.schema, each.name)}" for each in tables)
-            publication = sql.Identifier(self._publication).as_string(None)
-            self._session().execute(f"ALTER PUBLICATION {publication} {change} TABLE {names}".encode())
-
 
 def running_transactions(session: psycopg.Connection[Any]) -> tuple[int, ...]:
     """Every transaction that has begun and that a snapshot taken now does not see."""
     [(own, text)] = session.execute(RUNNING.encode()).fetchall()
     seen = seen_of(text)
     return (*seen.running, *range(seen.xmax, int(own)))
-
-
-def _unfit(look: TableDefinition) -> str:
-    """Why a table cannot be captured, or an empty string."""
-    if not look.ordinary:
-        return "it is not an ordinary table"
-    if look.identity == NOTHING or (look.identity != FULL and not look.key):
-        name = quoted(look.schema, look.name)
-        return f"it has no key; add a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL"
-    try:
-        check_columns(schema_of(look, 1).vocabulary(), (), None)
-    except ConfigError as error:
-        return str(error)
-    return "" if look.live else "it has no columns that could be captured"

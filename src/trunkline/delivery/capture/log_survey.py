@@ -8,13 +8,15 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ssl
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 import trunkline.sync
+from trunkline.client.cluster import ClientOptions
 from trunkline.client.entries import Entry
 from trunkline.core.capture_messages import Origin
 from trunkline.delivery.changes.database_entries import (
@@ -111,6 +113,16 @@ def survey(log: trunkline.sync.Log, upto: int, kind: str | None) -> LogState:
         if heading is not None:
             position = position_in(entry.glsn, heading) or position
     return LogState(position, reader, catalog)
+
+
+def surveyed(
+    connect: Sequence[str], name: str, *, token: str = "", tls: ssl.SSLContext | None = None, timeout: float | None
+) -> LogState:
+    """The state of a log now."""
+    options = ClientOptions(timeout=timeout, token=token, name="cli")
+    with trunkline.sync.connect(list(connect), options=options, tls=tls) as cluster:
+        log = cluster.log(name)
+        return survey(log, log.tail() - 1, None)
 
 
 def _forwards(log: trunkline.sync.Log, catalog: int, upto: int) -> Iterator[Entry]:

@@ -2,9 +2,9 @@
 
 Rules
  O1  A slot that is present is never replaced, because another capture may have made it. It counts as lost if the server
-     removed WAL that it needs, or if its publication is gone: the server then refuses to decode what it keeps.
- O2  Whoever reads the slot is ended: the log has decided who captures. Without the right to do so, the capture waits
-     until the server notices that a dead reader is gone.
+     removed WAL that it needs, or if its publication was removed: the server then refuses to decode what it keeps.
+ O2  Any reader of the slot is ended: the log has decided who captures. Without the right to do so, the capture waits
+     until the server notices that a reader is dead.
  O3  A publication is made before its slot; it may be empty.
 """
 
@@ -15,12 +15,12 @@ import time
 from typing import Final
 
 import psycopg
-from psycopg import sql
 
 from trunkline.core.capture_messages import Origin, SlotState
 from trunkline.delivery.capture.known_tables import running_transactions
 from trunkline.delivery.capture.replication import ReplicationConnection, lsn_number
 from trunkline.delivery.capture.server_session import ServerSession
+from trunkline.delivery.capture.server_setup import Made
 from trunkline.delivery.capture.source import SourceOpened
 from trunkline.errors import ConfigError, Unreachable
 
@@ -44,21 +44,28 @@ def opened_slot(
     slot: str,
     position: int,
     *,
-    create: bool,
+    make: Made | None,
+    failover: bool = True,
     release_s: float = RELEASE_S,
 ) -> SourceOpened:
-    """``position``: where the log stands. The stream is started if the slot is present, or was made."""
+    """``position``: where the log stands. The stream is started if the slot is present, or was made.
+
+    ``make`` records what is made, so that it can be removed again; None: nothing is made.
+    """
     identity = stream.identify()
+    ends = stream.ends(identity)
     state = slot_state(session, slot)
-    if state is not SlotState.PRESENT and create:
+    if state is not SlotState.PRESENT and make is not None:
         if state is SlotState.LOST:
             logger.warning("the slot %s is lost, and is replaced", slot)
             stream.drop_slot(slot)
-        ensure_publication(session, slot)
-        stream.create_slot(slot, failover=True)
+        with session.reporting() as connection:
+            make.publication(connection, slot)
+        make.slot(slot)
+        stream.create_slot(slot, failover=failover)
         state = SlotState.PRESENT
     if state is SlotState.PRESENT:
-        _end_reader(session, slot, release_s)
+        _end_reader(session, stream, slot, release_s)
         stream.start(slot, position, [slot])
     confirmed = 0
     if state is SlotState.PRESENT:
@@ -68,7 +75,7 @@ def opened_slot(
         confirmed = lsn_number(text or "0/0")
     with session.reporting() as connection:
         running = running_transactions(connection)
-    return SourceOpened(Origin(identity.system, identity.timeline), stream.ends(identity), state, confirmed, running)
+    return SourceOpened(Origin(identity.system, identity.timeline), ends, state, confirmed, running)
 
 
 def slot_state(session: ServerSession, slot: str) -> SlotState:
@@ -87,25 +94,19 @@ def slot_state(session: ServerSession, slot: str) -> SlotState:
     return SlotState.LOST if wal_status == "lost" or not publication else SlotState.PRESENT
 
 
-def ensure_publication(session: ServerSession, name: str) -> None:
-    if not session.ask(PUBLICATION, name):
-        with session.reporting() as connection:
-            connection.execute(sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name)))
-
-
-def _end_reader(session: ServerSession, slot: str, release_s: float) -> None:
+def _end_reader(session: ServerSession, stream: ReplicationConnection, slot: str, release_s: float) -> None:
     """O2."""
     deadline = time.monotonic() + release_s
-    told: int | None = None
+    reported: int | None = None
     while (reader := session.ask(SLOT, slot)[0][2]) is not None:
-        if reader != told:
+        if reader != reported:
             logger.warning("process %d of the server reads the slot %s for another capture, and is ended", reader, slot)
-            told = reader
+            reported = reader
             try:
                 session.connection.execute(TERMINATE, (reader,))
             except psycopg.errors.InsufficientPrivilege:
                 logger.warning("the role may not end it; the capture waits up to %g s", release_s)
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or stream.woken():
             raise Unreachable(
                 f"the slot {slot} is still in use by process {reader} of the server; stop the capture that reads it, "
                 f"or run: SELECT pg_terminate_backend({reader})"

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as the source of a capture: its stream, looks at its catalog, and chunks of its tables.
+"""A PostgreSQL database as the source of a capture: its stream, checks of its catalog, and chunks of its tables.
 
 The rules are in the modules that it joins: ``replication`` (the stream), ``decoder`` (transactions), ``known_tables``
 (versions of tables), ``opened_slot`` (the slot) and ``chunk_reader`` (chunks).
@@ -6,6 +6,7 @@ The rules are in the modules that it joins: ``replication`` (the stream), ``deco
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 import psycopg
 from msgspec import Struct
+from psycopg.conninfo import make_conninfo
 
 from trunkline.core.capture_messages import SlotState
 from trunkline.delivery.capture.change_batches import UnfitChange
@@ -25,9 +27,11 @@ from trunkline.delivery.capture.decoder import Cut, Decoder, Limits, Mark
 from trunkline.delivery.capture.known_tables import KnownTables
 from trunkline.delivery.capture.opened_slot import opened_slot, slot_state
 from trunkline.delivery.capture.pgoutput import Relation
+from trunkline.delivery.capture.postgres_server import Wanted, check_server
 from trunkline.delivery.capture.postgres_values import shown
 from trunkline.delivery.capture.replication import SILENT_S, Received, ReplicationConnection, Status
 from trunkline.delivery.capture.server_session import ServerAddress, ServerSession
+from trunkline.delivery.capture.server_setup import Made
 from trunkline.delivery.capture.source import (
     ChunkRequest,
     KeepAlive,
@@ -40,19 +44,22 @@ from trunkline.delivery.capture.source import (
 from trunkline.delivery.capture.source_messages import (
     EMIT_FLUSHED,
     EMIT_IN_TRANSACTION,
+    CheckMessage,
     ChunkMessage,
-    LookMessage,
     ResnapshotMessage,
     message_in,
     message_text,
     prefix_of,
 )
 from trunkline.delivery.capture.table_patterns import TablePatterns
-from trunkline.errors import ConfigError, Unreachable
+from trunkline.errors import ConfigError, TrunklineError, Unreachable
 
-LOOK_S: Final = 1.0  # between looks at the catalog; longer: new tables wait; shorter: more queries
-LOOK_S_MAX: Final = 10.0
-LOOK_SHARE_MAX: Final = 20  # a look takes one part of so many of the time, at most
+logger = logging.getLogger(__name__)
+
+APPLICATION_LETTERS_MAX: Final = 63  # of a name that a server keeps
+CHECK_S: Final = 1.0  # between checks of the catalog; longer: new tables wait; shorter: more queries
+CHECK_S_MAX: Final = 10.0
+CHECK_SHARE_MAX: Final = 20  # a check takes one part of so many of the time, at most
 LAG: Final = (
     "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, coalesce((SELECT pg_current_wal_flush_lsn() - "
     "restart_lsn FROM pg_replication_slots WHERE slot_name = %s), 0)::bigint"
@@ -67,6 +74,9 @@ class PostgresDatabase(Struct, frozen=True):
     slot: str
     tables: tuple[str, ...]  # patterns
     exclude: tuple[str, ...] = ()
+    set_identity: bool = False  # give tables the replica identity that they lack
+    failover: bool = True  # standbys follow the slot, from PostgreSQL 17 on
+    reader: str = ""  # a name of this capture, for the server; empty: any reader of the slot is ended
 
 
 class _Stream:
@@ -80,11 +90,11 @@ class _Stream:
         self.tables = tables
         self.chunks = chunks
         self.reader = secrets.token_hex(8)
-        self.early: list[Unit] = []  # from looks
+        self.early: list[Unit] = []  # from checks
         self.request: ChunkRequest | None = None
         self.high: int | None = None  # the attempt whose high watermark was streamed
         self.paused = False  # a table without a key is being read, at this place of the stream
-        self.look_at = 0.0
+        self.check_at = 0.0
         self.heard = 0  # how far the server says that it has sent everything
         self.alive = 0  # how far that was passed on
         self.confirmed = 0
@@ -98,7 +108,7 @@ class PostgresSource:
         database: PostgresDatabase,
         *,
         limits: Limits | None = None,
-        look_s: float = LOOK_S,
+        check_s: float = CHECK_S,
         silent_s: float = SILENT_S,
     ) -> None:
         if re.fullmatch(r"[a-z0-9_]{1,63}", database.slot) is None:
@@ -106,7 +116,7 @@ class PostgresSource:
         self._database = database
         self._patterns = TablePatterns(database.tables, database.exclude)
         self._limits = limits
-        self._look_s = look_s
+        self._check_s = check_s
         self._silent_s = silent_s
         self._prefix = prefix_of(database.slot)
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -119,20 +129,23 @@ class PostgresSource:
     def reach(self) -> None:
         session = ServerSession(self._database.address)
         try:
+            with session.reporting() as connection:
+                check_server(connection, self._wanted)
             slot_state(session, self._database.slot)
         finally:
             session.close()
 
     def open(self, start: SourceStart) -> SourceOpened:
         self.close()
-        address, slot = self._database.address, self._database.slot
+        address, made = self._database.address, Made()
+        self._take_wakes()
         try:
-            self._session = session = ServerSession(address)
+            self._session = ServerSession(address)
             stream = ReplicationConnection(
-                address.dsn, address.password_env, silent_s=self._silent_s, waker=self._waker
+                self._stream_dsn(), address.password_env, silent_s=self._silent_s, waker=self._waker
             )
             try:
-                opened = opened_slot(session, stream, slot, start.position, create=start.create)
+                opened = self._opened_slot(stream, start, made)
                 if opened.slot is not SlotState.PRESENT:
                     stream.close()
                     return opened
@@ -142,15 +155,49 @@ class PostgresSource:
                 raise
         except BaseException:
             self.close()
+            self._undo(made)
             raise
         return opened
+
+    def _opened_slot(self, stream: ReplicationConnection, start: SourceStart, made: Made) -> SourceOpened:
+        assert self._session is not None
+        database = self._database
+        if database.set_identity:
+            with self._session.reporting() as connection:
+                made.identities(connection, check_server(connection, self._wanted).identities)
+        make = made if start.create else None
+        return opened_slot(self._session, stream, database.slot, start.position, make=make, failover=database.failover)
+
+    def _undo(self, made: Made) -> None:
+        """Nothing stays behind on the server if a start fails."""
+        if not made.something:
+            return
+        try:
+            session = ServerSession(self._database.address)
+            try:
+                with session.reporting() as connection:
+                    made.undo(connection)
+            finally:
+                session.close()
+        except TrunklineError as error:
+            logger.warning("the start failed, and what it made on the server stays there: %s", error)
+
+    @property
+    def _wanted(self) -> Wanted:
+        database = self._database
+        return Wanted(database.slot, self._patterns, database.set_identity, _application(database.reader))
+
+    def _stream_dsn(self) -> str:
+        """With a name by which a later start recognizes the reader of the slot."""
+        name = _application(self._database.reader)
+        return make_conninfo(self._database.address.dsn, **({"application_name": name} if name else {}))
 
     def _begin(self, connection: ReplicationConnection, start: SourceStart) -> None:
         tables = KnownTables(self._connection, self._patterns, self._database.slot, start.catalog)
         decoder = Decoder(self, self._limits, prefix=self._prefix, position=start.position)
         with self._asking():
             early = tables.begin()
-        chunks = ChunkReader(self._database.address, self._prefix, tables.newest, tables.look_again, self.wake)
+        chunks = ChunkReader(self._database.address, self._prefix, tables.newest, tables.check_again, self.wake)
         self._stream = _Stream(connection, decoder, tables, chunks)
         self._stream.early = early
 
@@ -167,13 +214,17 @@ class PostgresSource:
         with suppress(OSError):
             os.eventfd_write(self._waker, 1)
 
+    def _take_wakes(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._waker)
+
     # --- the stream ---
 
     def receive(self, wait_ms: int, *, close: bool) -> Sequence[Unit]:
         stream = self._opened()
         units, stream.early = stream.early, []
-        if time.monotonic() >= stream.look_at:
-            units += self._look(stream)
+        if time.monotonic() >= stream.check_at:
+            units += self._check(stream)
         units += self._rows(stream)
         wait_ms = 0 if units or (close and stream.decoder.whole) else wait_ms
         received = Received([], 0)
@@ -181,8 +232,7 @@ class PostgresSource:
             stream.connection.stay(wait_ms)
         else:
             received = stream.connection.receive(wait_ms)
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._waker)
+        self._take_wakes()
         with self._asking():
             stream.decoder.feed(received.messages)
         try:
@@ -235,7 +285,7 @@ class PostgresSource:
             with self._asking() as session:
                 request_snapshot(session, self._database.slot, known.schema.schema, known.schema.name, why)
 
-    # --- what the stream says about tables, and looks ---
+    # --- what the stream says about tables, and checks ---
 
     def expect(self, oids: Collection[int]) -> None:
         self._opened().tables.expect(oids)
@@ -251,25 +301,25 @@ class PostgresSource:
                 if high and request is not None and (writer, chunk) == (request.writer, request.chunk):
                     stream.high, stream.paused = attempt, whole
                 return Cut((Watermark(writer, chunk, high),))
-            case LookMessage(reader, number) if reader == stream.reader:
+            case CheckMessage(reader, number) if reader == stream.reader:
                 return stream.tables.marked(number)
             case ResnapshotMessage(schema, name, why):
                 return stream.tables.resnapshot(schema, name, why)
         return None
 
-    def _look(self, stream: _Stream) -> list[Unit]:
+    def _check(self, stream: _Stream) -> list[Unit]:
         began = time.monotonic()
         with self._asking() as session:
             [(xid,)] = session.execute(XID).fetchall()
             stream.decoder.near = int(xid)
-            units, number = stream.tables.look()
+            units, number = stream.tables.check()
             if number is not None:
-                message = message_text(LookMessage(stream.reader, number))
+                message = message_text(CheckMessage(stream.reader, number))
                 session.execute(EMIT_FLUSHED, (self._prefix, message))
         stream.connection.ask()
         now = time.monotonic()
         idle = not units and number is None
-        stream.look_at = now + max(self._look_s, min(LOOK_S_MAX, LOOK_SHARE_MAX * (now - began)) if idle else 0)
+        stream.check_at = now + max(self._check_s, min(CHECK_S_MAX, CHECK_SHARE_MAX * (now - began)) if idle else 0)
         return units
 
     # --- sessions ---
@@ -287,6 +337,11 @@ class PostgresSource:
         if self._session is None:
             raise Unreachable("the stream was closed; the capture connects again")
         return self._session.reporting()
+
+
+def _application(reader: str) -> str:
+    """As the server keeps it: it shortens names, and replaces letters that are not ASCII."""
+    return re.sub(r"[^ -~]", "?", reader)[:APPLICATION_LETTERS_MAX]
 
 
 def request_snapshot(

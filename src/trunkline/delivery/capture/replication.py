@@ -15,6 +15,7 @@ import struct
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
 
@@ -29,11 +30,13 @@ from trunkline.delivery.capture.postgres import SESSION, lsn_text
 from trunkline.errors import ConfigError, ProtocolError, TrunklineError, Unreachable
 
 COMMAND_S: Final = 30.0  # a command that only reads or writes a few records
+CANCEL_S: Final = 5.0
 CREATE_S: Final = 300.0  # a slot waits for the transactions that are open when it is created
 ACTIVE_S: Final = 5.0  # the server may not have noticed yet that the last reader of a slot died
 LOOK_AGAIN_S: Final = 0.1
 SILENT_S: Final = 60.0  # without a message; longer: a dead server is noticed late; shorter: a busy one seems dead
 REQUEST_S: Final = 20.0  # without a message: the server is asked for one
+STAY_S: Final = 1.0  # between signs of life while nothing is received; the server may have a short time-out
 RECEIVE_BYTES_MAX: Final = 2 * 1024 * 1024  # of one batch; one message more may exceed it
 FAILOVER_SERVER: Final = 170_000  # PostgreSQL 17: slots that standbys follow
 EPOCH_S: Final = 946_684_800  # PostgreSQL counts from the year 2000
@@ -80,7 +83,7 @@ class ReplicationConnection:
     def __init__(
         self, dsn: str, password_env: str | None = None, *, silent_s: float = SILENT_S, waker: int | None = None
     ) -> None:
-        """``waker``: a descriptor; while it is readable, ``receive`` does not wait."""
+        """``waker``: a descriptor; while it is readable, ``receive`` does not wait, and no slot is made."""
         password = None if password_env is None else secret(password_env, f"the password for {dsn}")
         self._waker = waker
         self._silent_s = silent_s
@@ -144,7 +147,7 @@ class ReplicationConnection:
         options = [f"SNAPSHOT '{'export' if snapshot else 'nothing'}'"]
         if failover and self._server.server_version >= FAILOVER_SERVER:
             options.append("FAILOVER true")
-        self._check_server()
+        self.check_server()
         command = f"CREATE_REPLICATION_SLOT {_quoted(name)} LOGICAL pgoutput ({', '.join(options)})"
         late = "a new slot waits for all open transactions: end those that pg_stat_activity shows"
         [(_, lsn, exported, _)] = self._ask(command, wait_s, late=late, slot=name)
@@ -158,7 +161,7 @@ class ReplicationConnection:
 
     def start(self, slot: str, lsn: int, publications: Sequence[str], *, wait_s: float = ACTIVE_S) -> None:
         """Stream what the slot has of these publications, from this LSN on or from what was confirmed, if later."""
-        self._check_server()
+        self.check_server()
         self._check_slot(slot, wait_s)
         self._check_publications(publications)
         names = _literal(", ".join(_quoted(each) for each in publications))
@@ -168,7 +171,7 @@ class ReplicationConnection:
         self._status = Status()  # N3: the server ignores zeros
         self._heard, self._asked = time.monotonic(), 0.0
 
-    def _check_server(self) -> None:
+    def check_server(self) -> None:
         [(level,)] = self._ask("SHOW wal_level")
         if level != "logical":
             raise ConfigError(f"the server's wal_level is {level}; set wal_level = logical and restart it")
@@ -248,7 +251,7 @@ class ReplicationConnection:
             poll.register(self._waker, select.POLLIN)
         poll.poll(max(0, deadline - time.monotonic()) * 1000)
         now = time.monotonic()
-        if now - self._stayed > REQUEST_S:
+        if now - self._stayed > STAY_S:
             self._stayed = now
             self.confirm(self._status)
         self._heard = now  # it may have sent much
@@ -352,11 +355,27 @@ class ReplicationConnection:
 
     def _wait_answer(self, deadline: float, wait_s: float, late: str) -> None:
         while self._server.flush() == 1 or self._server.is_busy():
-            if self._readable(min(deadline - time.monotonic(), 1.0)):
+            woken = bool(late) and self.woken()
+            if self._readable(min(deadline - time.monotonic(), 0 if woken else 0.2)):
                 self._server.consume_input()
-            elif time.monotonic() > deadline:
-                self.close()
+            elif woken or time.monotonic() > deadline:
+                self._cancel()
+                if woken:
+                    raise Unreachable(f"the capture is woken while it waits for PostgreSQL; {late}")
                 raise Unreachable(f"PostgreSQL has not answered for {wait_s:g} s; {late or 'check the server'}")
+
+    def woken(self) -> bool:
+        """Whether the waker is readable."""
+        poll = select.poll()
+        if self._waker is not None:
+            poll.register(self._waker, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _cancel(self) -> None:
+        """The server would go on with a command without its client."""
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=CANCEL_S)
+        self.close()
 
     def _refusal(self, result: pq.abc.PGresult, slot: str | None) -> TrunklineError:
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()

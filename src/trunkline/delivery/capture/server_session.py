@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import socket
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 from msgspec import Struct
+from psycopg import pq
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from trunkline.config import secret
@@ -25,7 +28,10 @@ STEADY: Final = (  # names are complete, no default ends a session, no standby d
     "SET idle_in_transaction_session_timeout = 0; SET synchronous_commit = local; "
     f"SET lock_timeout = {LOCK_MS}; SET standard_conforming_strings = on"
 )
+ANSWER_S: Final = 30.0  # of a query that reads or writes a few records, with the wait for a lock
 UNDEFINED_TABLE: Final = "42P01"
+
+Answer = TypeVar("Answer")
 
 
 class ServerAddress(Struct, frozen=True):
@@ -36,6 +42,19 @@ class ServerAddress(Struct, frozen=True):
 
     def password(self) -> str | None:
         return None if self.password_env is None else secret(self.password_env, f"the password for {self.dsn}")
+
+
+class _Connection(psycopg.Connection[tuple[Any, ...]]):
+    """Closed when an answer takes too long: a server that hangs must not stop the capture for ever."""
+
+    def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:
+        try:
+            return super().wait(gen, interval, ANSWER_S if timeout is None else timeout)
+        except psycopg.OperationalError as error:
+            if self.pgconn.transaction_status != pq.TransactionStatus.ACTIVE:
+                raise
+            self.pgconn.finish()  # a late answer must not pass for that of a later query
+            raise psycopg.OperationalError(f"no answer for {ANSWER_S:g} s") from error
 
 
 class ServerSession:
@@ -50,8 +69,9 @@ class ServerSession:
         own = {"client_encoding": "UTF8"} | ({"password": password} if (password := address.password()) else {})
         conninfo = make_conninfo("", **{"connect_timeout": CONNECT_S, **KEEPALIVE, **given, **own})
         try:
-            self.connection = psycopg.Connection[tuple[Any, ...]].connect(conninfo, autocommit=True)
+            self.connection = _Connection.connect(conninfo, autocommit=True)
         except psycopg.OperationalError as error:
+            traceback.clear_frames(error.__traceback__)  # after a time-out they keep the socket open, in a cycle
             raise failure_of(error) from None
         self.run(f"{SESSION}; {STEADY}")
 

@@ -16,7 +16,9 @@ Rules
      changes the stamp of its column. One without the other changes no value: TRUNCATE, VACUUM FULL and CLUSTER rewrite
      only; SET NOT NULL, SET DEFAULT and a longer varchar change the stamp only.
  H5  With REPLICA IDENTITY DEFAULT or USING INDEX the stream itself states the key. With FULL it is the primary key, if
-     two definitions prove that it was there all the time: before it, rows may have been equal in its columns.
+     two definitions prove that it was there all the time: before it, rows may have been equal in its columns. A new
+     key is a new generation: an update that leaves the key alone does not state the old row, so that readers must
+     identify all rows of a generation by one key.
  H6  Whatever is not certain is captured again. The rows are read after the definition, so they have what it has; only
      later alterations count from then on.
 
@@ -83,14 +85,11 @@ def judged(
     definition: TableDefinition | None,
     *,
     earlier: TableDefinition | None = None,
-    complete: bool = True,
 ) -> Verdict:
     """``definition`` was read after the relation was received, ``earlier`` before its place in the stream.
 
     That place is the commit of its transaction: ``earlier.lsn`` is not after it. (A transaction that writes rows of a
     table keeps others from altering it.)
-
-    ``complete``: the rows of the known generation have all been read; else a new key would make their cursor invalid.
     """
     try:
         check_columns(table_values(relation).columns, (), None)
@@ -108,7 +107,7 @@ def judged(
         if known.attributes == 0:
             raise _Unclear("its columns were altered several times before they could be compared with the catalog")
         numbers = _live_numbers(relation, definition) if proven else _numbers(known, relation, definition)
-        return _followed(known, relation, definition, numbers, proven=proven, complete=complete)
+        return _followed(known, relation, definition, numbers, proven=proven)
     except _Unclear as error:
         return _recapture(known, relation, definition, numbers, str(error))
     except UnfitValue as error:
@@ -167,7 +166,6 @@ def _followed(
     numbers: Sequence[int],
     *,
     proven: bool,
-    complete: bool,
 ) -> Same | Changed:
     before = {column.number: column for column in known.columns}
     defined = {column.number: column for column in definition.columns}
@@ -188,20 +186,18 @@ def _followed(
         changes.add(SchemaChange.TABLE_RENAMED)
     constraint = definition.constraint if proven or definition.constraint == known.constraint else 0
     identity, key = _key(relation, definition, numbers, constraint)
-    old_key = {column.number for column in known.columns if column.name in known.key}
-    if set(key) != old_key or identity is not known.identity:
-        if set(key) != old_key and not complete:
-            raise _Unclear("its key changed while its rows were read")
-        changes.add(SchemaChange.KEY)
     names = {column.number: column.name for column in columns}
-    if set(key) == old_key:
-        key = tuple(column.number for name in known.key for column in known.columns if column.name == name)
+    old_key = tuple(column.number for name in known.key for column in known.columns if column.name == name)
+    if set(key) != set(old_key):
+        raise _Unclear(f"its key was ({', '.join(known.key)}), and is ({', '.join(map(names.__getitem__, key))}) now")
+    if identity is not known.identity:
+        changes.add(SchemaChange.KEY)
     after = structs.replace(
         known,
         schema=relation.schema,
         name=relation.name,
         columns=tuple(columns),
-        key=tuple(names[number] for number in key),
+        key=tuple(names[number] for number in old_key),
         identity=identity,
         attributes=(used := max(known.attributes, *numbers)),
         generated=tuple(sorted({*known.generated, *(each for each in definition.generated if each < used)})),
@@ -240,7 +236,7 @@ def _column_changes(
 
 def _default(known: TableSchema, found: RelationColumn, defined: DefinedColumn, *, rewritten: bool) -> str | None:
     """The text of the value that older rows have."""
-    if defined.number <= known.attributes:
+    if defined.number <= known.attributes or defined.number in known.generated:
         raise _Unclear(f"older rows may have values in column {found.name!r} that the server never sent")
     if defined.has_missing and defined.type_oid == found.type_oid:
         return defined.missing

@@ -48,8 +48,9 @@ class JoinedMessages:
             raise ProtocolError("the server sent a change that is too large; a message of PostgreSQL has 1 GiB at most")
         self.octets: NDArray[np.uint8] = np.frombuffer(self.content, np.uint8)
         self._words: NDArray[Any] = np.ndarray((len(self.content) - 7,), "V8", self.content, 0, (1,))  # at every byte
-        self.ends: Places = np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)))
-        self.starts: Places = np.concatenate([[0], self.ends[:-1]]).astype(np.int64)
+        lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+        self.ends: Places = np.cumsum(lengths)
+        self.starts: Places = self.ends - lengths
 
     def words(self, places: Places) -> NDArray[np.uint64]:
         """Eight bytes at each place, the first one lowest."""

@@ -208,8 +208,8 @@ class TableHistory:
 
     def _check_removals(self, needed: tuple[str, ...]) -> None:
         """H6."""
-        told = ~self._arrival | self._lone
-        for version in np.unique(self._versions[told]).tolist():
+        removing = ~self._arrival | self._lone
+        for version in np.unique(self._versions[removing]).tolist():
             check_identity(self._by_version[version], self.schema, needed)
 
     # ------------------------------------------------------------------------------------------------- unstated values
@@ -229,8 +229,9 @@ class TableHistory:
             at = origin if has_old and self._whole[origin] else int(before[origin])
             if at >= 0 and (at == origin or self._arrival[at]):
                 for place in _places(bits):
-                    taken = sources.setdefault(place, np.arange(len(self._kinds)))
-                    taken[row] = taken[at]
+                    if place not in sources:
+                        sources[place] = np.arange(len(self._kinds))
+                    sources[place][row] = sources[place][at]
                 bits &= self._unstated.get(at, 0)
                 origin = self._origins.get(at, -1)
             elif at >= 0:
@@ -244,7 +245,9 @@ class TableHistory:
         sources: dict[int, Indices] = {}
         for row in np.flatnonzero(stated.is_valid().to_numpy(zero_copy_only=False)).tolist():
             for place in _places(int.from_bytes(stated[row].as_py(), "little")):
-                sources.setdefault(place, np.arange(len(self._kinds)))[row] = row - 1
+                if place not in sources:
+                    sources[place] = np.arange(len(self._kinds))
+                sources[place][row] = row - 1
         self._take(sources)
 
     def _take(self, sources: dict[int, Indices]) -> None:
@@ -298,11 +301,11 @@ class TableHistory:
 
 def check_identity(stated: TableSchema, newest: TableSchema, needed: Sequence[str]) -> None:
     """Raises ``DestinationHalted`` if removals under the version ``stated`` lack columns that are ``needed`` (H6)."""
-    if stated.identity is Identity.FULL:
+    if stated.identity is not Identity.KEY:  # rows are whole, or none is ever removed
         return
     numbers = {column.name: column.number for column in stated.columns}
-    told = {numbers[name] for name in stated.key}
-    lacking = [each.name for each in newest.columns if each.name in needed and each.number not in told]
+    recorded = {numbers[name] for name in stated.key}
+    lacking = [each.name for each in newest.columns if each.name in needed and each.number not in recorded]
     if lacking:
         raise DestinationHalted(
             f"the log has of a removed row of {qualified(newest)} only its key ({', '.join(stated.key) or 'nothing'}), "

@@ -33,7 +33,7 @@ from trunkline.delivery.sources.database_cursor import DatabaseCursor
 from trunkline.delivery.sources.database_timeline import TableAt, TableTimeline
 from trunkline.delivery.sources.log_reader import ChangeLogReader, LogBounds, with_reader
 from trunkline.delivery.sources.route_filter import filtered_table
-from trunkline.errors import ConfigError, DestinationHalted, SourceExpired, TrunklineError, Unreachable
+from trunkline.errors import ConfigError, DestinationHalted, SourceExpired, Trimmed, TrunklineError, Unreachable
 
 T = TypeVar("T")
 ENTRY_BYTES: Final = 10_000  # a guess, for entries that were not looked at
@@ -42,9 +42,9 @@ ENTRY_BYTES: Final = 10_000  # a guess, for entries that were not looked at
 class _OpenLog:
     """What this process knows of a log."""
 
-    def __init__(self, log: ChangeLogReader, name: str) -> None:
-        self.log = log
-        self.cursor = DatabaseCursor(log, name)
+    def __init__(self, log: ChangeLogReader, name: str, bounds: LogBounds) -> None:
+        self.bounds = bounds
+        self.cursor = DatabaseCursor(log, name, bounds)
         self.timelines: dict[str, TableTimeline] = {}
         self.writers: dict[str, object] = {}  # of the position of each timeline
 
@@ -231,7 +231,7 @@ class DatabaseTableSource(Struct, frozen=True):
     # ---------------------------------------------------------------------------------------------- identity and marks
 
     def _check_mark(self, opened: _OpenLog, number: int, version: int, request: ReadRequest) -> None:
-        if request.mark and request.mark != self._mark(number, version, opened.log.bounds()):
+        if request.mark and request.mark != self._mark(number, version, opened.bounds):
             raise Unreachable(f"the log {self.address.log} was replaced during the read; retrying")
 
     def _identity(self, number: int, bounds: LogBounds) -> str:
@@ -243,25 +243,31 @@ class DatabaseTableSource(Struct, frozen=True):
 
     def _followed(self, opened: _OpenLog) -> tuple[LogBounds, TableTimeline]:
         """The table along the log, up to the tail."""
-        bounds = opened.log.bounds()
+        bounds = opened.bounds
         timeline = opened.timelines.get(self.table)
-        if timeline is not None and (
+        if timeline is None or (
             timeline.position >= bounds.tail or bounds.writer_of(timeline.position) != opened.writers[self.table]
-        ):
-            timeline = None  # the log was replaced
-        if timeline is None:
-            opened.cursor = DatabaseCursor(opened.log, self.address.log)
+        ):  # it is new, or the log was replaced
             timeline = TableTimeline(opened.cursor, self.table, bounds.trimmed + 1)
-        timeline.follow(bounds.tail - 1)
+        try:
+            timeline.follow(bounds.tail - 1)
+        except Trimmed as error:
+            raise Unreachable(
+                f"positions up to {error.point} were trimmed, and no catalog is left after them; wait for the next one "
+                "of the capture, or restart it"
+            ) from error
         opened.timelines[self.table] = timeline
         opened.writers[self.table] = bounds.writer_of(timeline.position)
         return bounds, timeline
 
     def _ask(self, ask: Callable[[_OpenLog], T]) -> T:
         def asked(log: ChangeLogReader) -> T:
+            bounds = log.bounds()
             opened = _open.get(log)
             if opened is None:
-                opened = _open[log] = _OpenLog(log, self.address.log)
+                opened = _open[log] = _OpenLog(log, self.address.log, bounds)
+            opened.bounds = bounds
+            opened.cursor.refresh(bounds)
             try:
                 return ask(opened)
             except TrunklineError:

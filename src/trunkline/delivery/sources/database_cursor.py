@@ -3,7 +3,8 @@
 Rules
  B1  A reader begins at a catalog. Each entry names one before it, and each catalog the one before: so no more than the
      entries since the last catalog are read to know all schemas at a position.
- B2  Readers of a few positions are kept: the next window begins where the last one ended.
+ B2  Readers of a few positions are kept: the next window begins where the last one ended. One is used only while the
+     log has the same writer at its position.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trunkline.delivery.changes.database_entries import (
 )
 from trunkline.delivery.changes.database_reader import Choice, DatabaseReader
 from trunkline.delivery.changes.schemas import CatalogTable
-from trunkline.delivery.sources.log_reader import ChangeLogReader
+from trunkline.delivery.sources.log_reader import ChangeLogReader, LogBounds
 from trunkline.errors import ConfigError, CorruptEntry, Trimmed, Unreachable
 
 READERS_MAX: Final = 4  # positions of destinations that are apart; more: more memory, fewer: entries are read again
@@ -39,10 +40,11 @@ def nothing_chosen(_: object) -> bool:
 class DatabaseCursor:
     """Used by one thread at a time. ``name``: of the log, for messages."""
 
-    def __init__(self, log: ChangeLogReader, name: str) -> None:
+    def __init__(self, log: ChangeLogReader, name: str, bounds: LogBounds) -> None:
         self._log = log
         self._name = name
-        self._readers: list[DatabaseReader] = []  # the one used last is the last
+        self._readers: list[tuple[DatabaseReader, object]] = []  # and who wrote their positions; the newest is the last
+        self.refresh(bounds)
 
     def entries(self, first: int, last: int) -> Iterator[DatabaseEntry | OneTable]:
         if first <= last:
@@ -79,18 +81,20 @@ class DatabaseCursor:
 
     def catalog_at(self, position: int) -> CatalogEntry:
         """A catalog from which on all entries after a position can be read. Raises ``Trimmed``."""
+        return self.catalog(self._catalog_position(position))
+
+    def _catalog_position(self, position: int) -> int:
         for glsn in range(position, 0, -1):
             try:
                 heading = self.heading(glsn)
             except Trimmed:
-                if glsn == position and (following := self._catalog(glsn + 1)) is not None:
-                    return following
+                if position < self._last and self._catalog(position + 1) is not None:
+                    return position + 1
                 raise
-            if heading is not None and (heading.kind is EntryKind.CATALOG or heading.catalog is not None):
-                found = self._catalog(glsn if heading.kind is EntryKind.CATALOG else heading.catalog or 0)
-                if found is None:
-                    raise CorruptEntry(f"entry {glsn} names a catalog that is none", glsn, glsn + 1)
-                return found
+            if heading is not None and heading.kind is EntryKind.CATALOG:
+                return glsn
+            if heading is not None and heading.catalog is not None:
+                return heading.catalog
         raise Unreachable(f"the log {self._name} has no tables yet; start its capture")
 
     def catalogs_at(self, position: int) -> Iterator[CatalogEntry]:
@@ -104,13 +108,30 @@ class DatabaseCursor:
         named = catalog.heading.catalog
         while named is not None:
             try:
-                found = self._catalog(named)
+                found = self.catalog(named)
             except Trimmed:
                 return
-            if found is None:
-                raise CorruptEntry(f"entry {named} is named as a catalog, and is none", named, named + 1)
             yield found
             named = found.heading.catalog
+
+    def catalog_positions(self, catalog: CatalogEntry, after: int) -> list[int]:
+        """Of those before it, back to one that is not after a position; ascending. They are not decoded."""
+        found: list[int] = []
+        named = catalog.heading.catalog
+        while named is not None:
+            try:
+                heading = self.heading(named)
+            except Trimmed:
+                break
+            found.append(named)
+            named = None if heading is None or named <= after else heading.catalog
+        return found[::-1]
+
+    def catalog(self, glsn: int) -> CatalogEntry:
+        found = self._catalog(glsn)
+        if found is None:
+            raise CorruptEntry(f"entry {glsn} is named as a catalog, and is none", glsn, glsn + 1)
+        return found
 
     def _catalog(self, glsn: int) -> CatalogEntry | None:
         entry = self._log.at(glsn)
@@ -121,9 +142,10 @@ class DatabaseCursor:
 
     def reader_at(self, position: int, chosen: Choice = nothing_chosen) -> DatabaseReader:
         """A reader that has taken all entries up to a position; the caller's own."""
-        catalog = self.catalog_at(position)
-        known = [each for each in self._readers if catalog.glsn <= each.glsn <= position]
-        reader = max(known, key=lambda each: each.glsn).copy(chosen) if known else DatabaseReader(catalog, chosen)
+        catalog = self._catalog_position(position)
+        known = [each for each, _ in self._readers if catalog <= each.glsn <= position]
+        nearest = max(known, key=lambda each: each.glsn, default=None)
+        reader = DatabaseReader(self.catalog(catalog), chosen) if nearest is None else nearest.copy(chosen)
         for entry in self.entries(reader.glsn + 1, position):
             reader.feed(entry, rows=False)
         self.keep(reader)
@@ -140,6 +162,12 @@ class DatabaseCursor:
         return None
 
     def keep(self, reader: DatabaseReader) -> None:
-        """Remember the state of a reader."""
-        others = [each for each in self._readers if each.glsn != reader.glsn]
-        self._readers = [*others, reader.copy(nothing_chosen)][-READERS_MAX:]
+        """Remember the state of a reader (B2)."""
+        others = [each for each in self._readers if each[0].glsn != reader.glsn]
+        kept = (reader.copy(nothing_chosen), self._bounds.writer_of(reader.glsn))
+        self._readers = [*others, kept][-READERS_MAX:]
+
+    def refresh(self, bounds: LogBounds) -> None:
+        """The log as it is now; readers of a log that was replaced are forgotten."""
+        self._bounds, self._last = bounds, bounds.tail - 1
+        self._readers = [each for each in self._readers if each[1] == bounds.writer_of(each[0].glsn)]

@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -52,7 +53,7 @@ class TableTimeline:
         self.gone: Gone | None = None
         self._cursor, self._table, self._oldest = cursor, table, oldest
         self._tip: DatabaseReader | None = None
-        self._lost = ""  # why the table is gone, until the next end
+        self._lost = ""  # why the table was lost, until the next end
         self._end = self._good = 0  # the last end; the last one at which the table is complete
         self._points: list[tuple[int, TableAt | None]] = []  # from an end on
         self._older: dict[int, TableAt | None] = {}  # at earlier ends
@@ -90,7 +91,7 @@ class TableTimeline:
 
     def _take(self, tip: DatabaseReader, entry: DatabaseEntry | OneTable) -> None:
         step = tip.feed(entry, rows=False)
-        if isinstance(entry, SchemaEntry | CatalogEntry):
+        if isinstance(entry, CatalogEntry) or (isinstance(entry, SchemaEntry) and self._concerns(entry.schema)):
             self._locate(tip)
         if isinstance(entry, CatalogEntry):
             self._stop()
@@ -98,6 +99,9 @@ class TableTimeline:
             self._touch(entry)
         if step.end:
             self._ended(tip, step.glsn)
+
+    def _concerns(self, schema: TableSchema) -> bool:
+        return schema.number == self.number or qualified(schema) == self._table
 
     def _locate(self, tip: DatabaseReader) -> None:
         """L1, after an entry that may have changed names."""
@@ -166,16 +170,27 @@ class TableTimeline:
         return tuple(sorted(stop for stop in {*self._stops, *last} if after < stop < self.version()))
 
     def _look_back(self, after: int) -> None:
-        """Know the stops since a position."""
+        """Know the stops since a position. Few of the catalogs are read: generations only rise, and each is complete
+        once, so that all between two equal ones are like them."""
         if self._reach is None or self._reach.glsn <= after:
             return
-        for catalog in self._cursor.earlier_catalogs(self._reach):
-            self._reach = catalog
-            table = table_in(catalog, self.number)
-            if table is not None and table.complete:
-                self._stops.append(self._cursor.end_at(catalog.glsn, self._oldest))
-            if catalog.glsn <= after or table is None:
-                break
+        found = self._cursor.catalog_positions(self._reach, after)
+        for glsn in self._complete(found):
+            self._stops.append(self._cursor.end_at(glsn, self._oldest))
+        self._reach = self._cursor.catalog(found[0]) if found else None
+
+    def _complete(self, catalogs: Sequence[int]) -> Sequence[int]:
+        """Those at which the table is complete."""
+        if not catalogs:
+            return ()
+        first, last = (table_in(self._cursor.catalog(glsn), self.number) for glsn in (catalogs[0], catalogs[-1]))
+        states = [(each.newest.generation, each.complete) if each is not None else (0, False) for each in (first, last)]
+        if states[0] == states[1]:
+            return catalogs if states[0][1] else ()
+        if len(catalogs) == 2:
+            return [glsn for glsn, (_, complete) in zip(catalogs, states, strict=True) if complete]
+        half = len(catalogs) // 2
+        return [*self._complete(catalogs[:half]), *self._complete(catalogs[half:])]
 
     def first(self) -> int:
         """The first version that is known to be readable, but for some 64 MiB; 0 if there is none."""
@@ -192,7 +207,7 @@ class TableTimeline:
         return self._older[version]
 
     def newest(self) -> TableSchema:
-        """Also of a table that is not complete. Raises ``DestinationHalted`` if it is gone."""
+        """Also of a table that is not complete. Raises ``DestinationHalted`` if it was lost."""
         now = self._points[-1][1]
         if now is None:
             raise self.halted()
@@ -210,7 +225,7 @@ class TableTimeline:
         return self._touches[found - 1][1:] if found else (0, 0)
 
     def halted(self) -> DestinationHalted:
-        """Of a table that is gone."""
+        """Of a table that was dropped or renamed."""
         why = self._lost or "is not there"
         where = f" since position {self.gone.at} of the log" if self.gone is not None else ""
         return DestinationHalted(
@@ -260,7 +275,7 @@ class TableTimeline:
         )
 
     def _replay(self, catalog: CatalogEntry) -> None:
-        """From a catalog with the table to the end at which it is gone."""
+        """From a catalog with the table to the end at which it was lost."""
         reader = DatabaseReader(catalog, nothing_chosen)
         self._points = []
         self._ended(reader, self._cursor.end_at(catalog.glsn, self._oldest))
