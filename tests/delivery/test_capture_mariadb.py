@@ -30,14 +30,7 @@ from trunkline.delivery.changes.rebuilt import rebuild
 from trunkline.errors import ConfigError
 
 ACCOUNTS, TOTAL = 2_000, 200_000
-KIND = "mariadb"
-CHILD = """
-import sys
-from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture
-from trunkline.delivery.capture.mariadb_source import MariaSource
-options = CaptureOptions("mariadb", retry_ms=50, retry_max_ms=500, mark_after=100_000)
-DatabaseCapture(MariaSource(sys.argv[1], ["bank.*"]), [sys.argv[2]], sys.argv[3], options).run()
-"""
+KIND = "mariadb-database"
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +121,12 @@ def test_every_end_is_a_state_of_the_database_whatever_is_killed(
     cluster: RunningCluster, server: MariadbServer
 ) -> None:
     generator = random.Random(3)
-    command = [sys.executable, "-c", CHILD, server.dsn(), cluster.connect, "killed"]
+    source = ["--mariadb", server.dsn(), "--tables", "bank.*"]
+    command = [sys.executable, "-m", "trunkline.cli.main", "capture", "killed", *source, "--connect", cluster.connect]
     with Writers(server) as writers:
         for number in range(6):
             enough = writers.done + 100 + generator.randint(0, 300)
-            child = subprocess.Popen(command)
+            child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             try:
                 wait_until(lambda enough=enough: writers.done > enough)  # type: ignore[misc]
                 if number == 2:
@@ -215,7 +209,7 @@ def append_cut_off(server: MariadbServer) -> None:
         file.write(again[: len(again) * 3 // 4])
 
 
-def test_a_capture_stops_or_begins_anew_when_the_server_has_lost_changes(
+def test_a_capture_stops_or_begins_again_when_the_server_has_lost_changes(
     cluster: RunningCluster, server: MariadbServer
 ) -> None:
     options = CaptureOptions(KIND, retry_ms=50, retry_max_ms=500)

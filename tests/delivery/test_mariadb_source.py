@@ -339,7 +339,7 @@ def test_statements_that_were_streamed_late_or_twice_give_the_same_tables(
     assert {number: table.schema.version for number, table in driver.tables.items()} == versions
 
 
-def test_what_is_not_told_exactly_is_captured_again(server: MariadbServer, database: str, drive: Drive) -> None:
+def test_what_the_binlog_does_not_state_is_captured_again(server: MariadbServer, database: str, drive: Drive) -> None:
     server.execute(
         "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)",
         "CREATE TABLE other (id INT PRIMARY KEY) ENGINE = Aria",
@@ -376,8 +376,8 @@ def test_what_is_not_told_exactly_is_captured_again(server: MariadbServer, datab
         before = len(reasons(driver))
         server.execute(*statements, database=database)
         catch_up(driver, server)
-        told = reasons(driver)[before:]
-        assert why is None or (not told if why == "" else any(why in each for each in told)), (statements, told)
+        given = reasons(driver)[before:]
+        assert why is None or (not given if why == "" else any(why in each for each in given)), (statements, given)
         assert len(driver.table("t").values()) == len(rows_in(server, database, "t"))
         if "c TIMESTAMP" not in statements[0]:
             assert driver.table("t").values() == rows_in(server, database, "t"), statements
@@ -416,7 +416,7 @@ def test_a_capture_says_what_the_server_or_a_table_lacks(server: MariadbServer, 
     assert "cannot be captured" in refusal(f"{database}.packed")
     assert "no table matches" in refusal(f"{database}.seen", f"{database}.nothing")
     assert "server id 1" in refusal(good, replica=1)
-    assert "check the user, the password" in refusal(good, user="nobody", password="wrong")
+    assert "check the user, the password" in refusal(good, user="stranger", password="wrong")
     assert "BINLOG MONITOR" in refusal(good, user="reader", password="secret")
     server.execute("GRANT BINLOG MONITOR ON *.* TO reader")
     assert "REPLICATION SLAVE" in refusal(good, user="reader", password="secret")

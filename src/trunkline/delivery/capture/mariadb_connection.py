@@ -150,7 +150,7 @@ class Session:
     def close(self) -> None:
         """Without a farewell: the server ends what this session has begun."""
         if (result := self.connection._result) is not None:
-            result.unbuffered_active = False  # nobody reads the rest
+            result.unbuffered_active = False  # the rest is not read
             self.connection._result = None
         with suppress(Exception):
             self.connection._force_close()
@@ -264,7 +264,7 @@ def _ended(message: bytes) -> TrunklineError:
     if message[:1] == b"\xfe":
         return Unreachable("the server has ended the stream")
     if message[:1] != b"\xff" or len(message) < 3:
-        return ProtocolError("the server sent a message that is no event; restart the capture")
+        return ProtocolError("the server sent a message that is not an event; restart the capture")
     [code] = struct.unpack_from("<H", message, 1)
     text = message[9:].decode(errors="replace")
     if code == NO_BINLOG and CUT_OFF in text:

@@ -34,8 +34,6 @@ from typing import Final
 from trunkline.core.capture_messages import Origin, SlotState
 from trunkline.delivery.capture.mariadb_catalog import (
     FIRST_OFFSET,
-    OFFSET_BITS,
-    OFFSET_MAX,
     Name,
     Patterns,
     SeenTable,
@@ -59,6 +57,8 @@ from trunkline.delivery.capture.mariadb_rows import Limits
 from trunkline.delivery.capture.mariadb_stream import Stream
 from trunkline.delivery.capture.mariadb_tables import Tables
 from trunkline.delivery.capture.source import (
+    OFFSET_BITS,
+    OFFSET_MAX,
     ChunkRequest,
     ChunkRows,
     KeepAlive,
@@ -103,7 +103,7 @@ class MariaSource:
         self._whole: WholeTable | None = None  # at its place: its rows come now
         self._begun = False  # the low watermark of the request was put
         self._again: tuple[int, float] = (0, 0.0)  # not to be read before the stream, or the clock, is there
-        self._told = 0
+        self._reported = 0
         self._undone: set[int] = set()  # where transactions begin that were rolled back (M1)
         self._packets: deque[bytes] = deque()  # received, and not taken by the stream yet
 
@@ -196,7 +196,7 @@ class MariaSource:
         for number in _broken_off(start.catalog):
             if start.position and (partial := tables.get(number)) is not None:
                 stream.put(tables.recapture(partial, None, position, "it has no key, and was not read to its end"))
-        self._told = 0
+        self._reported = 0
         return position
 
     def _look(self, name: Name) -> SeenTable | None:
@@ -231,9 +231,9 @@ class MariaSource:
                 break  # nothing may come before its rows
         if close:
             stream.close_group()
-        if stream.idle and stream.whole > self._told:
+        if stream.idle and stream.whole > self._reported:
             stream.units.append(KeepAlive(stream.whole))
-            self._told = stream.whole
+            self._reported = stream.whole
         units = list(stream.units)
         stream.units.clear()
         return units
@@ -265,7 +265,7 @@ class MariaSource:
         except Unreachable:
             self._close_control()
             raise
-        return Lag(now, sum(size for _, size in files))
+        return Lag(now, 0, tuple(files))
 
     def recapture(self, table: int, why: str) -> None:
         """At the next place in the stream; a crash before that forgets the request."""
@@ -321,7 +321,7 @@ class MariaSource:
             self._on_shape_changed(error)
 
     def _on_shape_changed(self, error: ShapeChanged) -> None:
-        """The stream tells later what happened to the table, and the capture then asks again."""
+        """The stream says later what happened to the table, and the capture then asks again."""
         stream = self._stream
         assert stream is not None
         now = position_now(self._control_session(), self._opened_server())

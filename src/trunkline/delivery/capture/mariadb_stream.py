@@ -14,8 +14,6 @@ from msgspec import Struct
 from trunkline.delivery.capture import mariadb_events as events
 from trunkline.delivery.capture.mariadb_catalog import (
     FIRST_OFFSET,
-    OFFSET_BITS,
-    OFFSET_MAX,
     Name,
     Patterns,
     SeenTable,
@@ -29,7 +27,7 @@ from trunkline.delivery.capture.mariadb_shapes import Shapes
 from trunkline.delivery.capture.mariadb_tablemap import MALFORMED, TableMap, table_map
 from trunkline.delivery.capture.mariadb_tables import Tables, described, seen_in
 from trunkline.delivery.capture.mariadb_types import fits
-from trunkline.delivery.capture.source import SchemaUnit, Unit
+from trunkline.delivery.capture.source import OFFSET_BITS, OFFSET_MAX, SchemaUnit, Unit
 from trunkline.delivery.changes.schemas import TableSchema
 from trunkline.errors import ConfigError, ProtocolError, Unreachable
 
@@ -189,7 +187,7 @@ class Stream:
         if self._open is not None:  # the server crashed while it wrote it, and then rolled it back
             self._end(committed=False)
         self._maps.clear()
-        self._readers.clear()  # numbers of tables begin anew when the server restarts
+        self._readers.clear()  # numbers of tables begin again when the server restarts
         self._at = position
         self.whole = max(self.whole, position)
 
