@@ -5,7 +5,7 @@ Rules
      truncations, rewrites and alterations (`ACCESS SHARE`, which readers take anyway) before the snapshot is taken and
      until its rows are read: none of them obeys snapshots.
  H2  The rows have the newest version of the table that the stream has brought. If the table is different when its
-     snapshot is taken, the chunk is read again later: the stream, or a look, brings the new version.
+     snapshot is taken, the chunk is read again later: the stream, or a check, brings the new version.
  H3  A table without a key is read whole. Its watermarks are written while a lock (`SHARE`) keeps writers away, so that
      they are one place in the stream. The lock ends before the rows are read.
  H4  What passes by itself is tried again, with new watermarks. Not a table without a key whose high watermark may be in
@@ -90,7 +90,7 @@ class _Moved(Exception):
 class ChunkReader:
     """``newest``: the version of a table, by its number, that the stream has brought; ``None``: it was dropped.
 
-    ``moved`` is told the number of a table that is not as the stream has it. ``wake`` is called after each step.
+    ``moved`` receives the number of a table that is not as the stream has it. ``wake`` is called after each step.
     """
 
     def __init__(

@@ -22,7 +22,6 @@ class TableProgress(Struct, frozen=True):
     generation: int
     chunks: int
     rows: int  # changes and read rows of this generation in the log
-    estimate: int | None = None  # rows of the table, as the source guesses
 
 
 def table_progress(table: CatalogTable) -> TableProgress:

@@ -1,7 +1,7 @@
 """The publication of a capture: which tables it has, and how tables join and leave it.
 
 A table is altered for it under a lock that autovacuum and some maintenance hold, too. A table that is busy, or that the
-role may not publish, does not keep the others from being captured: it is reported, and tried again with a later look.
+role may not publish, does not keep the others from being captured: it is reported, and tried again with a later check.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BUSY: Final = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedObject,
     psycopg.errors.DuplicateObject,
-    psycopg.errors.InvalidParameterValue,  # it is no ordinary table any more
+    psycopg.errors.InvalidParameterValue,  # it is not an ordinary table any more
 )
 
 Session = Callable[[], psycopg.Connection[Any]]
@@ -48,7 +48,7 @@ class PublishedTables:
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
         self._name = name
-        self._told: dict[int, str] = {}  # tables that could not be altered, and why
+        self._reported: dict[int, str] = {}  # tables that could not be altered, and why
 
     def oids(self) -> set[int]:
         return self._ask(PUBLISHED)
@@ -60,7 +60,7 @@ class PublishedTables:
     def add(self, oids: Collection[int], again: Collection[int] = ()) -> dict[int, TableDefinition]:
         """Those that joined, or were there, as they are when their rows begin to be streamed.
 
-        ``again``: of these, the stream describes the columns anew.
+        ``again``: of these, the stream describes the columns again.
         """
         present = self.oids()
         absent = sorted(set(oids) - present | set(oids) & set(again))
@@ -94,8 +94,8 @@ class PublishedTables:
                 return {oid: found for each in oids for oid, found in self._alter([each], present, change).items()}
             [oid] = oids
             why = str(error).splitlines()[0]
-            if self._told.get(oid) != why:
-                self._told[oid] = why
+            if self._reported.get(oid) != why:
+                self._reported[oid] = why
                 logger.warning("the publication %s is not altered for table %d; tried again: %s", self._name, oid, why)
             return {}
 

@@ -60,9 +60,9 @@ class Changes(Struct, frozen=True):
 class SchemaUnit(Struct, frozen=True):
     """A table begins, changes, is captured again or ends, here in the stream.
 
-    ``must_see``, of a table that is to be read: every transaction that has begun and that a snapshot taken when this
-    unit is returned would not see. Some of their rows may never be streamed, because they ran when the table joined the
-    stream, and others may be in the log: a chunk of this table is valid only if its snapshot sees all of them.
+    ``must_see``, of a table that is to be read: every transaction that has begun and that a snapshot would not see,
+    when the table has joined the stream or later. Some of their rows may never be streamed, because the table was not
+    in the stream yet: a chunk of this table is valid only if its snapshot sees all of them.
     """
 
     schema: TableSchema
