@@ -43,6 +43,7 @@ from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchem
 
 logger = logging.getLogger(__name__)
 
+BUSY: Final = "it could not be published yet"
 UNPUBLISHED: Final = "another program removed it from the publication"
 RUNNING: Final = "SELECT pg_current_xact_id()::text, pg_current_snapshot()::text"
 LEFT_OUT_EVERY: Final = 10  # checks: a key that is added to a table does not show in the list of tables
@@ -295,7 +296,7 @@ class KnownTables:
         running = self.running()
         for oid in joining:
             if (shape := shapes.get(oid)) is None or obstacle_of_shape(shape):
-                self._moved.add(oid)
+                self._left_out.setdefault(oid, BUSY)
                 continue
             known = KnownTable(schema_of(shape, self._next_number))
             known.definition = shape
