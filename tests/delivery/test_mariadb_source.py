@@ -8,7 +8,8 @@ import socket
 import struct
 import threading
 import uuid
-from collections import Counter
+import zlib
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from decimal import Decimal
@@ -20,12 +21,17 @@ import pytest
 from delivery.source_driver import SourceDriver
 from mariadb_server import MariadbServer
 from trunkline.core.capture_messages import SlotState
+from trunkline.delivery.capture.mariadb_catalog import Patterns, look, server_of
+from trunkline.delivery.capture.mariadb_connection import BinlogConnection, Session, parse_dsn
+from trunkline.delivery.capture.mariadb_events import CRC
 from trunkline.delivery.capture.mariadb_rows import Limits
 from trunkline.delivery.capture.mariadb_source import MariaSource
-from trunkline.delivery.capture.source import Changes, SchemaUnit, SourceStart
+from trunkline.delivery.capture.mariadb_stream import Stream
+from trunkline.delivery.capture.mariadb_tables import Tables
+from trunkline.delivery.capture.source import OFFSET_MAX, Changes, SchemaUnit, SourceStart
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.delivery.changes.schemas import SchemaChange
-from trunkline.errors import ConfigError, Unreachable
+from trunkline.errors import ConfigError, TrunklineError, Unreachable
 
 SMALL = Limits(rows=50, bytes=16 * 1024)
 TYPES = """
@@ -504,3 +510,55 @@ def test_compressed_binlogs_and_other_checksums_are_read(drive: Drive) -> None:
         ]
         assert deleted.count(RowKind.DELETE) == 100
         assert reasons(driver) == []
+
+
+def test_damaged_events_are_refused_and_nothing_else_happens(server: MariadbServer, database: str) -> None:
+    """Bytes of real events change, with checksums that match: the stream ends with an error of ours, or goes on."""
+    server.execute(TYPES, database=database)
+    values = [
+        f"INSERT INTO typed ({', '.join(NAMES.split())}) VALUES ({', '.join(row.split())})" for row in (LOW, ZERO)
+    ]
+    begin = server.position()
+    server.execute(
+        "SET sql_mode = ''",
+        *values,
+        "UPDATE typed SET ti = 3",
+        "DELETE FROM typed WHERE id = 1",
+        "ALTER TABLE typed ADD COLUMN more INT NOT NULL DEFAULT 3, RENAME COLUMN ti TO other",
+        "INSERT INTO typed (id) VALUES (9)",
+        "TRUNCATE typed",
+        database=database,
+    )
+    with closing(Session(parse_dsn(server.dsn()))) as session:
+        state = server_of(session, 5)
+        [seen] = look(session, Patterns([f"{database}.*"])).values()
+    packets: list[bytes] = []
+    with closing(BinlogConnection(parse_dsn(server.dsn()), 7, state.file(begin), begin & OFFSET_MAX)) as binlog:
+        while not any(b"TRUNCATE" in packet for packet in packets):
+            packets += binlog.receive(1000)
+    generator = random.Random(11)
+    outcomes = Counter[str]()
+    for _ in range(600):
+        damaged = list(packets)
+        for _ in range(generator.choice((1, 1, 3))):
+            place = generator.randrange(len(damaged))
+            damaged[place] = _damaged(damaged[place], generator)
+        tables = Tables(None)
+        tables.create(seen, 1)
+        stream = Stream(state, Patterns([f"{database}.*"]), tables, lambda _: seen, begin, SMALL, set())
+        try:
+            stream.feed(deque(damaged), None)
+            stream.close_group()
+            outcomes["read"] += 1
+        except TrunklineError as error:
+            outcomes[type(error).__name__] += 1
+    assert outcomes["read"] > 10
+    assert outcomes["ProtocolError"] > 10
+
+
+def _damaged(packet: bytes, generator: random.Random) -> bytes:
+    """Behind the header, or its flags and offset."""
+    content = bytearray(packet[: -CRC.size])
+    for _ in range(generator.choice((1, 2, 8))):
+        content[generator.randrange(13, len(content))] = generator.randrange(256)
+    return bytes(content) + CRC.pack(zlib.crc32(content))
