@@ -320,7 +320,7 @@ def test_a_trimmed_log_is_read_as_far_as_it_has_what_a_reader_needs() -> None:
     assert read.window(before, log.last).arrived.column("id").to_pylist() == [3]
     with pytest.raises(SourceExpired, match="trimmed"):
         read.source.survey(Window(before - 1, log.last))
-    with pytest.raises(DestinationHalted, match=r"no longer has all rows of public\.orders .*capture the table again"):
+    with pytest.raises(DestinationHalted, match=r"no longer has all rows of public\.orders .*capture resnapshot"):
         read.rows(log.last)
 
 
@@ -353,6 +353,13 @@ def test_rows_are_found_by_columns_that_removals_state() -> None:
     read.source.check_keys((), "note")  # of mode append, which removes nothing
     net = Reading(log.entries).window(begin, log.last)
     assert (net.removed.to_pylist(), net.arrived.num_rows) == ([{ROUTE_COLUMN: "acme", "id": 1}], 0)
+    before = log.group([(ORDERS, INSERT, (2, "acme", "two"))])
+    whole = log.schema(changed(ORDERS, SchemaChange.KEY, identity=Identity.FULL))
+    log.group([(whole, DELETE, (2, "acme", "two"))], [(whole, INSERT, (3, "acme", "three"))])
+    read.source.check_keys(("id",), "note")
+    assert read.rows(log.last) == [(3, "acme", "three")]  # so a new seed is possible
+    net = read.window(before, log.last)
+    assert net.removed.to_pylist() == [{ROUTE_COLUMN: "two", "id": 2}]
 
 
 FULL = schema_of(1, "id BIGINT, tenant VARCHAR, note VARCHAR", name="orders", identity=Identity.FULL)

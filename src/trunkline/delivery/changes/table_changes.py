@@ -153,7 +153,7 @@ class TableHistory:
         if self._unstated and any(self._missing(row, columns) for row in kept.tolist()):
             raise DestinationHalted(
                 f"{qualified(self.schema)}: the log lacks values of a row, though its snapshot is complete; this is "
-                "a bug, please report it, and capture the table again"
+                "a bug, please report it, and run `trunkline capture resnapshot`"
             )
         return self._routed(kept, columns, routing)
 
@@ -276,8 +276,8 @@ class TableHistory:
         origins = [self._origins[row] if missing else None for row, missing in zip(kept.tolist(), bits, strict=True)]
         if -1 in origins:
             raise DestinationHalted(
-                f"{qualified(self.schema)}: the log has an update of a row that it removed before; capture the table "
-                "again, then reseed"
+                f"{qualified(self.schema)}: the log has an update of a row that it removed before; run "
+                "`trunkline capture resnapshot`"
             )
         keys = self._routed(np.arange(len(self._kinds)), tuple(each for each in columns if each.name in key), routing)
         taken = keys.select([ROUTE_COLUMN, *key]).take(pa.array(origins, pa.int64())).combine_chunks()
@@ -310,8 +310,8 @@ def check_identity(stated: TableSchema, newest: TableSchema, needed: Sequence[st
         raise DestinationHalted(
             f"the log has of a removed row of {qualified(newest)} only its key ({', '.join(stated.key) or 'nothing'}), "
             f"but not {' and '.join(map(repr, lacking))}, by which destinations are found; run "
-            f"ALTER TABLE {qualified(newest)} REPLICA IDENTITY FULL and capture the table again, or route and identify "
-            "rows by columns of its key"
+            f"ALTER TABLE {qualified(newest)} REPLICA IDENTITY FULL, then reseed, or route and identify rows by "
+            "columns of its key"
         )
 
 
