@@ -113,7 +113,7 @@ def install(bench: Bench) -> Path:
     """The Python of an environment with Debezium."""
     folder = bench.directory / "debezium-environment"
     bench.say(f"installing {PACKAGE} into an environment of its own")
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE]
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-cache-dir", PACKAGE]
     for command in ([sys.executable, "-m", "venv", str(folder)], pip):
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_S_MAX)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -64,13 +65,9 @@ class Lag:
 
     @property
     def seconds(self) -> list[float]:
-        """How long ago the server was where the capture is."""
-        found, before = [], 0
-        for now, done in zip(self.at_s, self.confirmed, strict=True):
-            while before + 1 < len(self.position) and self.position[before + 1] <= done:
-                before += 1
-            found.append(max(now - self.at_s[before], 0.0) if self.position[before] <= done else now - self.at_s[0])
-        return found
+        """How long ago the server was where the capture is. A server that was killed may have forgotten the newest."""
+        befores = [max(bisect_right(self.position, done) - 1, 0) for done in self.confirmed]
+        return [max(now - self.at_s[before], 0.0) for now, before in zip(self.at_s, befores, strict=True)]
 
     def growth_mib(self) -> float:
         """From the second quarter of the samples to the last: what is left when a beginning is over."""

@@ -257,6 +257,6 @@ def test_a_log_of_one_table_is_shown_without_its_name(on_cluster: Command, clust
 
 
 def test_positions_are_written_as_their_database_writes_them() -> None:
-    assert place_text(source_of('{"kind":"mariadb","lsn":1}'), (7 << 40) + 345) == ("binlog", "000007:345")
+    assert place_text(source_of('{"kind":"mariadb-database","lsn":1}'), (7 << 40) + 345) == ("binlog", "000007:345")
     assert place_text(source_of('{"kind":"postgres"}'), (7 << 32) + 255) == ("LSN", "7/FF")
     assert [source_of(text) for text in (None, "", "[", '{"lsn":1}')] == [""] * 4

@@ -481,10 +481,11 @@ def test_k10_a_snapshot_from_before_the_transactions_that_were_forgotten_is_refu
     assert announced(driver.tell(*low_and_high(2), rows("e", number=2, xid_next=5))) == [ChunkRefused(1, 5)]
 
 
-def test_when_every_table_is_complete_transactions_are_not_remembered() -> None:
-    driver = streaming()
-    driver.tell(*(piece(110 + number) for number in range(10)))
-    assert driver.role.chunks.streamed.xids == set()
+def test_k5_transactions_are_remembered_while_nothing_is_read() -> None:
+    driver = streaming(replace(CONFIG, appends_max=9))
+    driver.tell(piece(110, 5), shape(ShapeChange.CREATED, 2))
+    effects = driver.tell(*low_and_high(), rows("d", running=(5,)))
+    assert announced(effects) == [ChunkRefused(2, 5)]
 
 
 # --------------------------------------------------------------------------------------------------------- lost changes

@@ -42,7 +42,7 @@ class CapturedDatabase:
 
     def capture(self) -> int:
         """All that there is now; returns the newest version of the table."""
-        source = PostgresSource(self._database, look_s=0.05)
+        source = PostgresSource(self._database, check_s=0.05)
         DatabaseCapture(source, [self._connect], self.address.log, CaptureOptions("postgres-database")).run(once=True)
         return self.source.state(0).version
 

@@ -15,7 +15,7 @@ from trunkline.delivery.capture.postgres_source import PostgresDatabase, Postgre
 from trunkline.delivery.capture.replication import ReplicationConnection
 from trunkline.delivery.capture.server_session import ServerAddress
 
-LOOK_S = 0.05
+CHECK_S = 0.05
 
 
 class Shop:
@@ -42,7 +42,7 @@ class Shop:
 
     def source(self, *tables: str, limits: Limits | None = None) -> PostgresSource:
         database = PostgresDatabase(ServerAddress(self.dsn), self.slot, tables or ("public.*",))
-        self.sources.append(PostgresSource(database, limits=limits, look_s=LOOK_S))
+        self.sources.append(PostgresSource(database, limits=limits, check_s=CHECK_S))
         return self.sources[-1]
 
     def driver(self, *tables: str, limits: Limits | None = None, reads: bool = True) -> SourceDriver:

@@ -103,7 +103,7 @@ class Shop:
                 connection.execute(statement.encode())
 
     def capture(self) -> DatabaseCapture:
-        source = PostgresSource(self.database, look_s=0.1)
+        source = PostgresSource(self.database, check_s=0.1)
         return DatabaseCapture(source, [self.connect], self.name, CaptureOptions("postgres"))
 
     @contextmanager

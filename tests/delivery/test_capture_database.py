@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -16,6 +17,7 @@ import pytest
 import trunkline.sync
 from database_judge import census, differences, states
 from local_cluster import COMMAND_S, RunningCluster, local_cluster, wait_until
+from mariadb_server import MariadbServer
 from postgres_server import PostgresServer
 from trunkline.client.entries import Entry
 from trunkline.errors import NoSuchLog
@@ -193,6 +195,56 @@ def test_a_table_is_captured_again_on_request_and_everything_after_a_loss(bank: 
     bank.check()
     found = {each["name"]: each for each in bank.cluster.json("capture", "status", bank.log)["tables"]}
     assert [found[name]["generation"] for name in ("accounts", "transfers")] == [3, 2]
+
+
+def test_the_older_of_two_captures_stops_and_too_much_wal_stops_one_and_drops_its_slot(bank: Bank) -> None:
+    bank.open_accounts()
+    older = bank.cluster.begin(*bank.command)
+    wait_until(lambda: _complete(bank) == {"accounts", "transfers", "audit"}, COMMAND_S)
+    newer = bank.cluster.begin(*bank.command)
+    try:
+        errors = older.communicate(timeout=COMMAND_S)[1].decode()
+        assert older.returncode == 1, errors
+        assert "another capture has taken over the log" in errors.splitlines()[-1]
+        bank.run("UPDATE accounts SET note = 'later' WHERE id = 5")
+        wait_until(lambda: _lag(bank) == 0, COMMAND_S)
+    finally:
+        ended(newer, signal.SIGTERM)
+    bank.check()
+    limited = bank.cluster.trunkline(*bank.command, "--max-wal-bytes", "1", "--on-max-wal", "drop")
+    assert limited.returncode == 2, limited.stderr
+    assert b"over the limit" in limited.stderr
+    with psycopg.connect(bank.dsn) as connection:
+        query = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+        assert connection.execute(query).fetchall() == [(0,)]
+
+
+def _lag(bank: Bank) -> int:
+    """Of changes of accounts."""
+    tables: dict[str, Any] = {}
+    for state in states(bank.entries(), set()):
+        tables = state.tables
+    return len(differences(bank.dsn, tables))
+
+
+def test_a_database_of_mariadb_is_captured_too(cluster: RunningCluster) -> None:
+    with MariadbServer() as server:
+        server.execute("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, note TEXT)")
+        server.execute("CREATE TABLE shop.tmp_x (id INT PRIMARY KEY)", "INSERT INTO shop.orders VALUES (1, 'a')")
+        command = ("capture", "maria", "--mariadb", server.dsn(), "--tables", "shop.*", "--exclude", "shop.tmp_*")
+        assert cluster.json(*command, "--once")["snapshot_rows"] == 1
+        server.execute("INSERT INTO shop.orders VALUES (2, 'b')")
+        assert cluster.json(*command, "--once", "--resnapshot", "shop.orders")["transactions"] == 1
+        status = cluster.json("capture", "status", "maria", "--mariadb", server.dsn())
+    [orders] = status["tables"]
+    assert (orders["schema"], orders["name"], orders["generation"], orders["state"]) == (
+        "shop",
+        "orders",
+        2,
+        "complete",
+    )
+    assert re.fullmatch(r"\d{6}:\d+", status["position_text"])
+    assert status["lag_bytes"] is not None
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class Shop:
         self.dsn = server.create_database("shop")
         self.run(*TABLE)
         database = PostgresDatabase(ServerAddress(self.dsn), "slot_shop", ("public.orders",))
-        source = PostgresSource(database, look_s=LOOK_S)
+        source = PostgresSource(database, check_s=LOOK_S)
         self.capture = DatabaseCapture(source, [cluster.connect], "shop", CaptureOptions("postgres"))
         self.address = LogAddress("shop", cluster.connect, table="public.orders")
         self.numbers = count(1000)  # of new rows
@@ -183,7 +183,7 @@ def test_columns_that_change_while_rows_are_written_are_followed_and_nothing_is_
                 shop.wait_for_columns(running)
             shop.wait_until_equal(running)
         shop.run("ALTER TABLE orders RENAME thing TO item")
-        shop.run("INSERT INTO orders (id, tenant) VALUES (0, 'nobody')")  # no destination has a row of this window
+        shop.run("INSERT INTO orders (id, tenant) VALUES (0, 'unrouted')")  # no destination has a row of this window
         shop.wait_until_equal(running)
         views = {name: running.destination(name) for name in TENANTS}
         assert {name: view.seeds for name, view in views.items() if view is not None} == dict.fromkeys(TENANTS, 1)

@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from contract.destination_place import Change, Row, apply, content, plain, run_until, staged, worker
-from contract.destination_steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED
+from contract.destination_steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED, steps
 from contract.ducklake_destination import LakeKind, LakeTable, WatchedCatalogs, unwatched
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
@@ -163,6 +163,33 @@ def test_flushes_of_two_tables_of_one_lake_do_not_keep_each_other_from_committin
                 each.send((flush, [(Op.REPLACE, {"id": 1, "tenant": "acme", "amount": number})]))
             for each in (one, two):
                 assert each.recv() == Applied(11 + number, removed=1, written=1)
+
+
+def test_columns_of_two_tables_of_one_lake_change_at_the_same_time(postgres: PostgresServer) -> None:
+    kind = LakeKind("postgres")
+    tables = [kind.make(Path(), lambda: postgres) for _ in range(2)]
+    for each in tables:
+        destination = each.open()
+        apply(destination, (SEED, SEEDED))
+        destination.close()
+    with worker(tables[0]) as one, worker(tables[1]) as two:
+        held = ORDERS
+        for number in range(4):
+            added, name = Column(f"n{number}", "INTEGER"), Column(f"amount {number}", "INTEGER")
+            kept: dict[Column, str | None] = {column: column.name for column in held if column is not held[2]}
+            moved = steps(
+                held, {held[0]: "id", held[1]: "tenant", name: held[2].name, **kept, added: None}, {added.name: 5}
+            )
+            flush = replace(FLUSH, expected=10 + number, through=11 + number, columns=moved.after, steps=moved)
+            one.send((flush, []))
+            two.send((flush, []))
+            assert [one.recv().position, two.recv().position] == [11 + number] * 2
+            held = moved.after
+    expected = [
+        {"id": row["id"], "tenant": "acme", "amount 3": row["amount"], **{f"n{number}": 5 for number in range(4)}}
+        for row in SEEDED
+    ]
+    assert [content(each.held()) for each in tables] == [content(expected)] * 2
 
 
 def test_idle_catalogs_are_detached_when_there_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

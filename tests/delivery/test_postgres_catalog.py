@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import psycopg
@@ -134,6 +135,8 @@ STEPS: list[tuple[str, SchemaChange | type[Same] | type[Recapture]]] = [  # an a
     ("ALTER TABLE t ADD c int", SchemaChange.ADDED),
     ("ALTER TABLE t ADD d text DEFAULT 'x'", SchemaChange.ADDED),
     ("ALTER TABLE t ALTER d DROP DEFAULT", Same),
+    ("VACUUM FULL t", Recapture),  # it forgets the default of older rows, as an alteration with USING does
+    ("VACUUM FULL t", Same),
     ("ALTER TABLE t RENAME d TO e", SchemaChange.RENAMED),
     ("ALTER TABLE t ALTER name TYPE varchar(30)", SchemaChange.WIDENED),
     ("ALTER TABLE t ALTER name TYPE text", SchemaChange.WIDENED),
@@ -167,7 +170,7 @@ def test_the_shapes_that_the_server_sends_are_judged_as_what_they_are(
         stream.start("shapes", 0, ["shapes"])
         known = schema_of(defined(database, "t"), 1)
         for step, (statement, what) in enumerate(STEPS):
-            with database.transaction():
+            with nullcontext() if statement.startswith("VACUUM") else database.transaction():
                 database.execute(statement.encode())
             table = "u" if statement.endswith("TO u") else "t"
             database.execute(f"INSERT INTO {table} (id, name) VALUES ({step * 10}, 'x')".encode())

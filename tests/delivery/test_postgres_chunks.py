@@ -359,7 +359,7 @@ def test_a_table_that_is_altered_while_it_is_read_is_read_under_its_new_shape(
     )
     driver = shop.driver()
     driver.until(lambda: driver.has("t") and driver.table("t").chunks > 2)
-    shop.run("ALTER TABLE t RENAME COLUMN a TO b")  # nobody writes to the table
+    shop.run("ALTER TABLE t RENAME COLUMN a TO b")  # no client writes to the table
     driver.until(lambda: driver.table("t").chunks > 6)
     shop.run("ALTER TABLE t ADD COLUMN c int DEFAULT 5")
     driver.until(lambda: driver.complete("t"))

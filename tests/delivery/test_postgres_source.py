@@ -206,9 +206,9 @@ def test_a_table_without_an_identity_is_left_out_until_it_has_one(shop: Shop, ca
     for _ in range(30):
         driver.step(10)
     assert not driver.has("plain")
-    told = [each.message for each in caplog.records if "plain" in each.message]
-    assert len(told) == 1
-    assert "REPLICA IDENTITY FULL" in told[0]
+    found = [each.message for each in caplog.records if "plain" in each.message]
+    assert len(found) == 1
+    assert "REPLICA IDENTITY FULL" in found[0]
     shop.run("ALTER TABLE plain ADD PRIMARY KEY (id)")
     driver.until(lambda: driver.complete("plain"))
     assert_same(shop, driver, "plain")
@@ -376,6 +376,23 @@ def test_receive_ends_when_it_is_woken(shop: Shop) -> None:
         while timer.is_alive():
             driver.step(int(WAIT_S * 1000))
         assert time.monotonic() - began < WAIT_S / 2
+
+
+def test_a_start_that_waits_for_a_transaction_ends_when_it_is_woken(shop: Shop) -> None:
+    """A new slot waits for all transactions that are open."""
+    shop.run("CREATE TABLE t (id int PRIMARY KEY)")
+    source = shop.source()
+    with psycopg.connect(shop.dsn) as other:
+        other.execute("SELECT pg_current_xact_id()")
+        timer = threading.Timer(0.5, source.wake)
+        timer.start()
+        with pytest.raises(Unreachable, match="a new slot waits for all open transactions"):
+            source.open(SourceStart(0, None, create=True))
+        timer.join()
+        deadline = time.monotonic() + WAIT_S
+        while shop.rows(f"SELECT FROM pg_replication_slots WHERE slot_name = '{shop.slot}'"):
+            assert time.monotonic() < deadline
+    assert source.open(SourceStart(0, None, create=True)).slot is SlotState.PRESENT
 
 
 # --- servers that end ---

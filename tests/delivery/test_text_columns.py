@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 import struct
 from collections.abc import Sequence
 
@@ -15,7 +16,8 @@ from trunkline.delivery.capture import text_columns
 from trunkline.delivery.capture.pgoutput import RelationColumn
 from trunkline.delivery.capture.postgres_values import ROW_BYTES_MAX, UnfitValue, table_values
 from trunkline.delivery.capture.text_columns import TableReader, table_reader
-from trunkline.delivery.capture.tuple_columns import JoinedMessages, changed_rows
+from trunkline.delivery.capture.tuple_columns import JoinedMessages, changed_rows, copied_rows
+from trunkline.errors import ProtocolError
 
 Text = str | None
 NUMERIC_12_3 = 4 + (12 << 16 | 3)
@@ -162,3 +164,37 @@ def test_a_row_that_no_entry_can_hold_is_refused_before_it_is_converted(monkeypa
     with pytest.raises(UnfitValue, match="an entry of a log holds") as found:
         read(reader, [(b"1", b"x"), (b"2", b"y" * 1001)])
     assert found.value.row[0] == b"2"
+
+
+def copied(*values: bytes | None) -> bytes:
+    """A row in the binary format of COPY, of texts."""
+    fields = [struct.pack(">i", -1) if each is None else struct.pack(">i", len(each)) + each for each in values]
+    return struct.pack(">H", len(values)) + b"".join(fields)
+
+
+def copied_texts(rows: Sequence[bytes], columns: int) -> list[tuple[bytes | None, ...]]:
+    joined = JoinedMessages(rows)
+    found = copied_rows(joined, columns)
+    return [tuple(each.text(joined, row) for each in found) for row in range(len(rows))]
+
+
+def test_rows_of_a_copy_are_read_side_by_side() -> None:
+    rows = [(b"1", None, b""), (None, b"x" * 300, b"\xff\xff"), (b"", b"", None)]
+    assert copied_texts([copied(*row) for row in rows], 3) == rows
+    assert copied_texts([], 3) == []
+
+
+def test_a_damaged_row_of_a_copy_is_refused_or_read_as_it_stands() -> None:
+    chance = random.Random(7)
+    whole = copied(b"12", None, b"abc")
+    for _ in range(500):
+        damaged = bytearray(whole)
+        if chance.random() < 0.5:
+            del damaged[chance.randrange(len(damaged)) :]
+        else:
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        try:
+            [_, found, _] = copied_texts([whole, bytes(damaged), whole], 3)
+        except ProtocolError:
+            continue
+        assert copied(*found) == bytes(damaged)

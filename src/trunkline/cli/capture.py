@@ -107,6 +107,13 @@ def _add_database_options(parser: argparse.ArgumentParser) -> None:
         help="beyond that: warn, stop, or stop and drop the slot so that the WAL is freed (default: warn)",
     )
     group.add_argument(
+        "--resnapshot",
+        action="append",
+        default=[],
+        metavar="SCHEMA.TABLE",
+        help="capture all rows of this table again, as a new generation; repeatable",
+    )
+    group.add_argument(
         "--recapture-on-loss",
         action="store_true",
         help="capture every table again if the source was replaced or has lost changes, instead of stopping",

@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -16,7 +16,7 @@ from trunkline.cli import INTERRUPTED, WrongInput
 from trunkline.cli.capture_status import MARIADB, POSTGRES, slot_name
 from trunkline.cli.connection import configuration
 from trunkline.cli.tables import plural, print_json, size
-from trunkline.errors import ConfigError, TrunklineError
+from trunkline.errors import ConfigError, TrunklineError, Unreachable
 from trunkline.threads import Threads
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def capture_database(options: argparse.Namespace) -> int:
     config = configuration(options)
     kind = POSTGRES if options.postgres is not None else MARIADB
     source = postgres_source(options, options.tables) if kind == POSTGRES else mariadb_source(options, options.tables)
-    progress = ProgressLines(options.log, quiet=options.json, logged=options.log_format == "json")
+    progress = ProgressLines(options.log, _estimates(options), quiet=options.json, logged=options.log_format == "json")
     threads = Threads()
     capture = DatabaseCapture(
         source,
@@ -54,6 +54,7 @@ def capture_database(options: argparse.Namespace) -> int:
             kept_max=options.max_wal_bytes,
             on_kept_max=WalAction(options.on_max_wal),
             slot=slot_name(options),
+            again=tuple(options.resnapshot),
         ),
         token=config.token,
         tls=config.tls(),
@@ -133,6 +134,18 @@ def mariadb_address(options: argparse.Namespace) -> str:
     return address
 
 
+def _estimates(options: argparse.Namespace) -> dict[str, int]:
+    """For the progress of snapshots."""
+    if options.postgres is None or options.json:
+        return {}
+    from trunkline.delivery.capture.source_lag import postgres_estimates
+
+    try:
+        return postgres_estimates(server_address(options))
+    except Unreachable:
+        return {}  # the capture will wait for the server
+
+
 def _drop_slot(options: argparse.Namespace) -> None:
     from trunkline.delivery.capture.replication import ReplicationConnection
 
@@ -177,8 +190,9 @@ def _amount(captured: DatabaseProgress) -> str:
 class ProgressLines:
     """A line every few seconds."""
 
-    def __init__(self, log: str, *, quiet: bool, logged: bool) -> None:
+    def __init__(self, log: str, estimates: dict[str, int], *, quiet: bool, logged: bool) -> None:
         self._log = log
+        self._estimates = estimates  # of the rows of tables
         self._quiet = quiet
         self._logged = logged
         self._shown_at = time.monotonic()
@@ -193,7 +207,7 @@ class ProgressLines:
         counts = (captured.transactions, captured.rows, captured.chunk_rows)
         rates = [(after - before) / elapsed for before, after in zip(self._before, counts, strict=True)]
         self._shown_at, self._before = now, counts
-        line = progress_line(captured, rates)
+        line = progress_line(captured, rates, self._estimates)
         if line == self._last:
             return
         self._last = line
@@ -203,7 +217,8 @@ class ProgressLines:
             print(f"capturing into {self._log}: {line}", file=sys.stderr, flush=True)
 
 
-def progress_line(captured: DatabaseProgress, rates: Sequence[float]) -> str:
+def progress_line(captured: DatabaseProgress, rates: Sequence[float], estimates: Mapping[str, int]) -> str:
+    """``rates``: transactions, changes and rows of snapshots per second."""
     if captured.error:
         return f"waiting ({captured.error})"
     parts = [f"{rates[0]:,.0f} transactions/s, {rates[1]:,.0f} changes/s"]
@@ -213,7 +228,7 @@ def progress_line(captured: DatabaseProgress, rates: Sequence[float]) -> str:
     incomplete = captured.incomplete
     if incomplete:
         first = next((table for table in incomplete if table.chunks), incomplete[0])
-        total = "" if first.estimate is None else f" of about {first.estimate:,}"
+        total = f" of about {estimates[first.name]:,}" if first.name in estimates else ""
         parts.append(
             f"snapshot {rates[2]:,.0f} rows/s: {first.name} {plural(first.chunks, 'chunk')}, {first.rows:,}{total} "
             f"rows; {plural(len(incomplete), 'table')} of {len(captured.tables)} to go"

@@ -76,13 +76,6 @@ def byte_count(text: str) -> int:
     return int(found[1]) * UNITS[found[2].upper()]
 
 
-def position_text(kind: str, position: int) -> str:
-    """As the database writes it."""
-    if kind == MARIADB:
-        return f"{position >> 40:06d}:{position & (1 << 40) - 1}"
-    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
-
-
 # ------------------------------------------------------------------------------------------------------------- status
 
 
@@ -123,9 +116,11 @@ def _check_kind(found: str, wanted: str) -> None:
 
 
 def report(name: str, state: LogState, lag: Lag | None) -> dict[str, Any]:
+    from trunkline.cli.change_lines import place_text
+
     tables = () if state.reader is None else state.reader.tables()
     position = state.position
-    behind = None if lag is None or position is None else max(0, lag.position - position.lsn)
+    behind = None if lag is None or position is None else lag.behind(position.lsn)
     commit_us = 0 if position is None else position.commit_us
     return {
         "log": name,
@@ -133,7 +128,7 @@ def report(name: str, state: LogState, lag: Lag | None) -> dict[str, Any]:
         "system": None if position is None else position.system,
         "timeline": None if position is None else position.timeline,
         "position": None if position is None else position.lsn,
-        "position_text": None if position is None else position_text(position.kind, position.lsn),
+        "position_text": None if position is None else place_text(position.kind, position.lsn)[1],
         "last_commit": None if not commit_us else _time(commit_us),
         "source_position": None if lag is None else lag.position,
         "lag_bytes": behind,

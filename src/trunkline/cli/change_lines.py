@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from trunkline.cli.capture_status import MARIADB
 from trunkline.cli.tables import plural
 from trunkline.delivery.changes.change_records import RowChange, qualified
 from trunkline.delivery.changes.groups import ChunkHead, Transaction
@@ -20,7 +21,6 @@ BARE: Final = re.compile(r"[A-Za-z0-9_.:+-]+")  # text that needs no quotation m
 WORDS: Final = ("NULL", "true", "false")  # text that does
 UNIX_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 INDENT: Final = "    "
-MARIADB: Final = "mariadb"
 OFFSET_BITS: Final = 40  # of a position of MariaDB: the number of a file, then an offset
 
 

@@ -57,14 +57,13 @@ class ChunkReader:
         self.xids_max = xids_max
         self.number = 0  # of the last chunk; grows over sessions, so that no old watermark counts
         self.chunk: OpenChunk | None = None
-        self.idle = True  # there is nothing to read
         self.doubted: set[int] = set()  # ran when the session began
         self.must_see: dict[int, frozenset[int]] = {}  # by table: ran when it began in this session
         self.streamed = Transactions(xids_max)  # in this session, and perhaps not visible to others yet
 
     def begin(self, running: tuple[int, ...]) -> None:
         """A session begins. ``running``: read after the log was taken over (K5)."""
-        self.chunk, self.idle = None, False
+        self.chunk = None
         self.doubted, self.must_see, self.streamed = set(running), {}, Transactions(self.xids_max)
 
     @property
@@ -82,9 +81,7 @@ class ChunkReader:
         if self.chunk is not None:
             return []
         cursor = next((each for each in cursors if _is_to_read(each)), None)
-        self.idle = cursor is None
         if cursor is None:
-            self.doubted, self.must_see, self.streamed = set(), {}, Transactions(self.xids_max)
             return []
         self.number += 1
         self.chunk = OpenChunk(self.number, cursor, self.xids_max)
@@ -98,8 +95,6 @@ class ChunkReader:
 
     def on_piece(self, piece: Piece) -> None:
         chunk = self.chunk
-        if self.idle:
-            return
         if chunk is None or not chunk.low:
             self.streamed.add(piece.xids)
             return

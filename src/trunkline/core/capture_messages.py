@@ -207,9 +207,9 @@ class Shape(Message, frozen=True):
 
     Only what the log lacks: the source compares with the tables in it, and what it streams again changes nothing.
 
-    ``must_see``, of a table that is to be read: every transaction that has begun and that a snapshot taken now would
-    not see; "now" is after everything that was streamed before. Some of their changes may never be streamed, because
-    the table was not in the stream yet, and some may be in the log already.
+    ``must_see``, of a table that is to be read: every transaction that has begun and that a snapshot would not see,
+    when the table has joined the stream or later. Some of their changes may never be streamed, because the table was
+    not in the stream yet.
     """
 
     session: int

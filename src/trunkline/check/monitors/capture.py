@@ -40,7 +40,7 @@ class Transaction(Struct, frozen=True):
     parts: int = 1
     truncates: int = 0  # a table whose rows it deletes by a truncation
     late: bool = False  # others see it some time after its commit is in the WAL
-    long: bool = False  # it runs from the beginning
+    begins: int | None = None  # it runs from this transaction on, or (0) from the beginning
 
 
 class CaptureScript(Struct, frozen=True):

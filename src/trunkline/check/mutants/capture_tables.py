@@ -28,6 +28,7 @@ _make_catalog = Capture._make_catalog
 _make_chunk = Capture._make_chunk
 _capture_shape = Capture._on_shape
 _begin = ChunkReader.begin
+_on_piece = ChunkReader.on_piece
 _on_read = ChunkReader.on_read
 _on_shape = ChunkReader.on_shape
 _refusal = ChunkReader.refusal
@@ -68,6 +69,11 @@ def _forget_window(self: ChunkReader, chunk: OpenChunk) -> ChunkRefused | None:
 
 def _ignore_must_see(self: ChunkReader, shape: Shape) -> tuple[int, ...]:
     return _on_shape(self, replace(shape, must_see=()))
+
+
+def _remember_while_reading(self: ChunkReader, piece: Piece) -> None:
+    if self.chunk is not None:
+        _on_piece(self, piece)
 
 
 def _replace_must_see(self: ChunkReader, shape: Shape) -> tuple[int, ...]:
@@ -224,7 +230,7 @@ CAPTURE_TABLE_MUTANTS = (
         patch((ChunkReader, "on_shape", _ignore_must_see)),
         "ChunkExact",
         "breadth",
-        50_000,
+        200_000,
         breaks=("capture K5",),
     ),
     Mutant(
@@ -234,7 +240,7 @@ CAPTURE_TABLE_MUTANTS = (
         patch((ChunkReader, "refusal", _forget_window)),
         "ChunkExact",
         "breadth",
-        50_000,
+        200_000,
         breaks=("capture K5",),
     ),
     Mutant(
@@ -244,17 +250,17 @@ CAPTURE_TABLE_MUTANTS = (
         patch((ChunkReader, "on_shape", _replace_must_see)),
         "ChunkExact",
         "breadth",
-        50_000,
+        200_000,
         breaks=("capture K5",),
     ),
     Mutant(
         "recapture-trusts-visibility",
-        "a table is captured again just after a transaction that its snapshot does not see",
+        "transactions are not remembered while nothing is read, and a table is captured again just after one of them",
         "capture-again",
-        patch((ChunkReader, "on_shape", _ignore_must_see)),
+        patch((ChunkReader, "on_shape", _ignore_must_see), (ChunkReader, "on_piece", _remember_while_reading)),
         "ChunkExact",
         "breadth",
-        50_000,
+        200_000,
         breaks=("capture K5",),
     ),
     Mutant(

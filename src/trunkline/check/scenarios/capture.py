@@ -248,7 +248,7 @@ def long_transaction() -> Scenario:
         "capture-long-transaction",
         "a transaction that runs from the beginning commits while a table is read",
         SMALL[0],
-        Transaction(((1, "b", 9),), long=True, late=True),
+        Transaction(((1, "b", 9),), begins=0, late=True),
         tables=(1,),
         sometimes=("EntryLogged", "ChunkRefused"),
     )
@@ -311,8 +311,9 @@ def late_table() -> Scenario:
     return scenario(
         "capture-late-table",
         "a table joins the stream while a transaction runs that changed it before; the capture crashes",
+        NOISE,
         Transaction(shapes=(Reshape(2, ShapeChange.CREATED),)),
-        Transaction(((2, "b", 9),), silent=((2, "a", 9),), long=True),
+        Transaction(((2, "b", 9),), silent=((2, "a", 9),), begins=1),
         rows=((2, "a", 1), (2, "b", 1)),
         chunk_rows=2,
         appends_max=1,
@@ -326,9 +327,10 @@ def late_table_changed() -> Scenario:
     return scenario(
         "capture-late-table-changed",
         "a table joins the stream while a transaction runs that changed it before, and gets another shape",
+        NOISE,
         Transaction(shapes=(Reshape(2, ShapeChange.CREATED),)),
         Transaction(shapes=(Reshape(2, ShapeChange.CHANGED),)),
-        Transaction(((2, "b", 9),), silent=((2, "a", 9),), long=True),
+        Transaction(((2, "b", 9),), silent=((2, "a", 9),), begins=1),
         rows=((2, "a", 1), (2, "b", 1)),
         chunk_rows=2,
         appends_max=1,

@@ -305,8 +305,8 @@ class Database(PassiveRole):
 
     def _running(self, limit: int = 1 << 60) -> tuple[int, ...]:
         """The transactions below ``limit`` that have begun, and that a snapshot does not see."""
-        long = [number for number, each in enumerate(self.script.transactions, start=1) if each.long]
-        found = {*self.unseen, *(number for number in long if number > self.committed)}
+        found, later = {*self.unseen}, enumerate(self.script.transactions[self.committed :], start=self.committed + 1)
+        found |= {number for number, each in later if each.begins is not None and each.begins <= self.committed}
         return tuple(sorted(number for number in found if number < limit))
 
     def _lock(self) -> Effects:

@@ -84,6 +84,7 @@ class CaptureOptions(Struct, frozen=True):
     kept_max: int | None = None  # bytes that the source keeps for this capture
     on_kept_max: WalAction = WalAction.WARN  # DROP ends the capture as STOP does; the slot is dropped by the caller
     slot: str = ""  # for messages
+    again: tuple[str, ...] = ()  # tables that are captured again, as schema.name
 
 
 class TooMuchKept(ConfigError):
@@ -135,6 +136,7 @@ class DatabaseCapture:
         self._catalog: Catalog | None = None  # of the log when it was taken over
         self._streamed = 0  # everything up to here was received in this session
         self._spoiled: set[int] = set()  # tables that are read again, and whose schema does not say so yet
+        self._again = list(options.again)
         self._target: int | None = None  # of a capture that runs once
         self._wal_level = WalLevel.FINE
         self._close_at = self._keep_alive_at = self._look_at = self._report_at = 0.0
@@ -163,6 +165,8 @@ class DatabaseCapture:
     def _ended(self, *, once: bool) -> bool:
         if self._fatal is not None:
             raise self._fatal
+        if self._threads.died:
+            raise TrunklineError(f"{self._threads.died[0]}; restart the capture, and report what it logged")
         if once and self._role.state is CaptureState.WAITING and self._role.wait_ms > ONCE_WAIT_MAX_MS:
             raise self._error or TrunklineError("the capture could not begin")
         if self._role.state is not CaptureState.STREAMING:
@@ -384,6 +388,8 @@ class DatabaseCapture:
             opened = self._source.open(SourceStart(position, catalog, request.create))
             if self._target is None:
                 self._target = self._source.lag().position
+            if opened.slot is messages.SlotState.PRESENT:
+                self._capture_again()
         except PASSING as error:
             self._error = error
             return messages.StreamEnded(request.session, str(error))
@@ -393,6 +399,15 @@ class DatabaseCapture:
         return messages.SourceOpened(
             request.session, opened.origin, opened.ends, opened.slot, opened.confirmed, opened.running
         )
+
+    def _capture_again(self) -> None:
+        """What an operator wants to be captured again, once."""
+        names = {f"{schema.schema}.{schema.name}": number for number, schema in self._units.schemas.items()}
+        if unknown := [name for name in self._again if name not in names]:
+            raise ConfigError(f"the log has no table {unknown[0]}, so it cannot be captured again")
+        while self._again:
+            self._source.recapture(names[self._again[-1]], "an operator requested it")
+            self._again.pop()
 
     def _append(self, request: messages.AppendEntry) -> None:
         unit, touched = self._units.take(request)
@@ -433,7 +448,7 @@ class DatabaseCapture:
                 self.captured.error, self.captured.running = why, False
                 self.captured.failures += 1
             case messages.CaptureHalted(error):
-                self._fatal = ConfigError(f"{error}; or allow it with --recapture-on-loss")
+                self._fatal = ConfigError(f"{error}: restart with --recapture-on-loss, or capture into another log")
             case messages.CaptureFenced():
                 self._fatal = OwnedByAnother(f"another capture has taken over the log {self._log.name}; this one stops")
             case messages.Recaptured(error):
@@ -450,11 +465,12 @@ class DatabaseCapture:
             progress.position, progress.confirmed = role.position, role.confirmed
             settled = not (role.queue or role.in_flight or self._waiting) and role.parts is None
             progress.reached = max(role.confirmed, self._streamed) if settled else role.confirmed
-            if now >= self._look_at:
-                self._look_at = now + LOOK_EVERY_S
-                with contextlib.suppress(*PASSING):  # the stream will fail, too
-                    progress.sampled(self._source.lag())
-                    self._check_kept()
+        guarded = self._options.kept_max is not None  # also while the log is unreachable: most of all then
+        if now >= self._look_at and (guarded or role.state is CaptureState.STREAMING):
+            self._look_at = now + LOOK_EVERY_S
+            with contextlib.suppress(*PASSING):  # the stream will fail, too
+                progress.sampled(self._source.lag())
+                self._check_kept()
         if now >= self._report_at:
             self._report_at = now + REPORT_EVERY_S
             self._note_tables()

@@ -22,7 +22,6 @@ class TableProgress(Struct, frozen=True):
     generation: int
     chunks: int
     rows: int  # changes and read rows of this generation in the log
-    estimate: int | None = None  # rows of the table, as the source guesses
 
 
 def table_progress(table: CatalogTable) -> TableProgress:
@@ -108,7 +107,7 @@ class DatabaseProgress:
         self._samples.append((time.time(), lag.position))
 
     def lag_bytes(self) -> int | None:
-        return None if self.lag is None else max(0, self.lag.position - self.reached)
+        return None if self.lag is None else self.lag.behind(self.reached)
 
     def lag_seconds(self) -> float | None:
         """How old the newest state is that the log has; 0 if it has everything that the source had when last asked."""

@@ -1,9 +1,9 @@
 """The tables that a capture of PostgreSQL knows, at the end of what it has received: their numbers and versions.
 
 Rules
- J1  Only a shape or a mark in the stream moves a table that is known; looks at the catalog are ahead of the stream.
-     What a look finds counts at a mark that is written after it, if a second look finds the same (H2 of
-     ``shape_changes``): so a table that nobody writes to changes, too.
+ J1  Only a shape or a mark in the stream moves a table that is known; checks of the catalog are ahead of the stream.
+     What a check finds counts at a mark that is written after it, if a second check finds the same (H2 of
+     ``shape_changes``): so a table without writers changes, too.
  J2  A new table counts at once: nothing of it was streamed. It is published first, in a transaction that keeps its
      shape. If a known table still has its name, it waits until that one has been dropped or renamed.
  J3  A table that is to be read names the transactions that are running then: what they changed before may never be
@@ -43,9 +43,10 @@ from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchem
 
 logger = logging.getLogger(__name__)
 
+BUSY: Final = "it could not be published yet"
 UNPUBLISHED: Final = "another program removed it from the publication"
 RUNNING: Final = "SELECT pg_current_xact_id()::text, pg_current_snapshot()::text"
-LEFT_OUT_EVERY: Final = 10  # looks: a key that is added to a table does not show in the list of tables
+LEFT_OUT_EVERY: Final = 10  # checks: a key that is added to a table does not show in the list of tables
 
 
 class KnownTable:
@@ -54,13 +55,13 @@ class KnownTable:
     def __init__(self, schema: TableSchema, *, complete: bool = False) -> None:
         self.schema = schema
         self.complete = complete  # all rows of its generation were read
-        self.look: TableDefinition | None = None  # the first of those that found it as it is known
+        self.definition: TableDefinition | None = None  # the first of those that found it as it is known
         self.table = Table(schema)
 
     def note(self, found: TableDefinition | None) -> None:
         """The earlier of two equal ones says more about what lies between them in the stream."""
-        if self.look is None or found is None or not self.look.same_catalog(found):
-            self.look = found
+        if self.definition is None or found is None or not self.definition.same_catalog(found):
+            self.definition = found
 
 
 class KnownTables:
@@ -81,12 +82,12 @@ class KnownTables:
         self._oids = {each.schema.oid: each for each in self._known.values()}
         self._described: set[int] = set()  # oids of tables that the decoder has
         self._ignored: set[int] = set()  # oids of tables that were described, and are not known
-        self._listed: dict[int, ListedTable] = {}  # by oid, in the last look
+        self._listed: dict[int, ListedTable] = {}  # by oid, in the last check
         self._left_out: dict[int, str] = {}  # by oid: why (J4)
-        self._awaited: dict[int, dict[int, TableDefinition | None]] = {}  # by the number of the look whose mark is due
+        self._awaited: dict[int, dict[int, TableDefinition | None]] = {}  # by the number of the check whose mark is due
         self._leaving: set[int] = set()  # oids of tables that are still published
-        self._moved: set[int] = set()  # oids of tables that must be looked at again
-        self._looks = 0
+        self._moved: set[int] = set()  # oids of tables that must be checked again
+        self._checks = 0
         self._fresh: dict[int, TableDefinition] = {}  # of the tables whose shapes were just received
 
     # --- for chunks ---
@@ -96,7 +97,7 @@ class KnownTables:
         known = self._known.get(number)
         return None if known is None else known.table
 
-    def look_again(self, number: int) -> None:
+    def check_again(self, number: int) -> None:
         """A table was seen to be different. Any thread may say so."""
         if (known := self._known.get(number)) is not None:
             self._moved.add(known.schema.oid)
@@ -108,7 +109,7 @@ class KnownTables:
     # --- the stream ---
 
     def expect(self, oids: Collection[int]) -> None:
-        """Shapes of these tables were received: one look for all of them."""
+        """Shapes of these tables were received: one check for all of them."""
         self._fresh = definitions_of(self._session(), sorted(oids)) if oids else {}
 
     def relation(self, relation: Relation, lsn: int) -> Cut | None:
@@ -117,7 +118,7 @@ class KnownTables:
             self._ignored.add(relation.oid)
             return Cut((), ((relation.oid, None),))
         found = self._fresh.get(relation.oid)
-        earlier = known.look if known.look is not None and known.look.lsn <= lsn else None
+        earlier = known.definition if known.definition is not None and known.definition.lsn <= lsn else None
         return self._moves(known, relation, found, earlier)
 
     def _moves(
@@ -152,7 +153,7 @@ class KnownTables:
         self._described.add(relation.oid)
         again = SchemaChange.RECAPTURED in schema.changes
         known.complete = known.complete and not again
-        known.schema, known.look, known.table = schema, found, Table(schema, relation.key)
+        known.schema, known.definition, known.table = schema, found, Table(schema, relation.key)
         unit = SchemaUnit(schema, self.running() if again else (), reason)
         return Cut((unit,), ((relation.oid, known.table),))
 
@@ -190,7 +191,7 @@ class KnownTables:
         described = ((old.oid, known.table),) if old.oid in self._described else ()
         return Cut((SchemaUnit(known.schema, self.running(), why),), described)
 
-    # --- looks ---
+    # --- checks ---
 
     def begin(self) -> list[Unit]:
         """At the beginning of the stream: what it lacks for the tables of the log."""
@@ -216,18 +217,18 @@ class KnownTables:
             units += cut.units
         return units
 
-    def look(self) -> tuple[list[Unit], int | None]:
-        """Units that count at once, and the number of the look if a mark must confirm what it found (J1)."""
+    def check(self) -> tuple[list[Unit], int | None]:
+        """Units that count at once, and the number of the check if a mark must confirm what it found (J1)."""
         session = self._session()
-        self._looks += 1
+        self._checks += 1
         listed = listed_tables(session, self._patterns)
         units = self._republish(listed)
-        refused = self._published.unidentified()  # nobody can update them now, which cannot wait for a mark
+        refused = self._published.unidentified()  # clients cannot update them now: this does not wait for a mark
         self._moved |= refused
         if leaving := self._leaving | refused:
             self._leaving -= self._published.drop(leaving)
         moved, self._moved = self._moved, set()
-        again = set(self._left_out) if self._looks % LEFT_OUT_EVERY == 0 else set()
+        again = set(self._left_out) if self._checks % LEFT_OUT_EVERY == 0 else set()
         chosen = {oid for oid, each in listed.items() if self._listed.get(oid) != each}
         chosen |= (moved | again) & set(listed)
         self._listed = listed
@@ -243,8 +244,8 @@ class KnownTables:
         awaited = {oid: each for oid, each in awaited.items() if oid not in pending}
         if not awaited:
             return units, None
-        self._awaited[self._looks] = awaited
-        return units, self._looks
+        self._awaited[self._checks] = awaited
+        return units, self._checks
 
     def _as_known(self, known: KnownTable, seen: TableDefinition) -> bool:
         verdict: Verdict = judged(known.schema, relation_of(seen), seen, earlier=seen)
@@ -254,7 +255,7 @@ class KnownTables:
         return True
 
     def marked(self, number: int) -> Cut | None:
-        """The stream is at the mark of a look."""
+        """The stream is at the mark of a check."""
         awaited = self._awaited.pop(number, {})
         now = definitions_of(self._session(), sorted(awaited))
         cuts = list[Cut | None]()
@@ -295,10 +296,10 @@ class KnownTables:
         running = self.running()
         for oid in joining:
             if (shape := shapes.get(oid)) is None or obstacle_of_shape(shape):
-                self._moved.add(oid)
+                self._left_out.setdefault(oid, BUSY)
                 continue
             known = KnownTable(schema_of(shape, self._next_number))
-            known.look = shape
+            known.definition = shape
             self._next_number += 1
             self._known[known.schema.number] = self._oids[oid] = known
             self._left_out.pop(oid, None)

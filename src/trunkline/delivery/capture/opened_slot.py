@@ -2,9 +2,9 @@
 
 Rules
  O1  A slot that is present is never replaced, because another capture may have made it. It counts as lost if the server
-     removed WAL that it needs, or if its publication is gone: the server then refuses to decode what it keeps.
- O2  Whoever reads the slot is ended: the log has decided who captures. Without the right to do so, the capture waits
-     until the server notices that a dead reader is gone.
+     removed WAL that it needs, or if its publication was removed: the server then refuses to decode what it keeps.
+ O2  Any reader of the slot is ended: the log has decided who captures. Without the right to do so, the capture waits
+     until the server notices that a reader is dead.
  O3  A publication is made before its slot; it may be empty.
 """
 
@@ -65,7 +65,7 @@ def opened_slot(
         stream.create_slot(slot, failover=failover)
         state = SlotState.PRESENT
     if state is SlotState.PRESENT:
-        _end_reader(session, slot, release_s)
+        _end_reader(session, stream, slot, release_s)
         stream.start(slot, position, [slot])
     confirmed = 0
     if state is SlotState.PRESENT:
@@ -94,19 +94,19 @@ def slot_state(session: ServerSession, slot: str) -> SlotState:
     return SlotState.LOST if wal_status == "lost" or not publication else SlotState.PRESENT
 
 
-def _end_reader(session: ServerSession, slot: str, release_s: float) -> None:
+def _end_reader(session: ServerSession, stream: ReplicationConnection, slot: str, release_s: float) -> None:
     """O2."""
     deadline = time.monotonic() + release_s
-    told: int | None = None
+    reported: int | None = None
     while (reader := session.ask(SLOT, slot)[0][2]) is not None:
-        if reader != told:
+        if reader != reported:
             logger.warning("process %d of the server reads the slot %s for another capture, and is ended", reader, slot)
-            told = reader
+            reported = reader
             try:
                 session.connection.execute(TERMINATE, (reader,))
             except psycopg.errors.InsufficientPrivilege:
                 logger.warning("the role may not end it; the capture waits up to %g s", release_s)
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or stream.woken():
             raise Unreachable(
                 f"the slot {slot} is still in use by process {reader} of the server; stop the capture that reads it, "
                 f"or run: SELECT pg_terminate_backend({reader})"

@@ -126,15 +126,21 @@ def listed_tables(connection: psycopg.Connection[Any], patterns: TablePatterns) 
     found = dict[int, ListedTable]()
     for oid, schema, name, ordinary, storage, stamp, parent in rows:
         if ordinary and (
-            patterns.matches(schema, name)
-            if parent is None
-            else patterns.matches_any([(schema, name), *_ancestors(parents, parent)])
+            patterns.matches(schema, name) if parent is None else patterns.matches_any(_ancestors(parents, oid))
         ):
             found[oid] = ListedTable(oid, schema, name, storage, stamp)
     return found
 
 
+def names_of_tables(connection: psycopg.Connection[Any]) -> set[tuple[str, str]]:
+    """Of all tables that could be captured, and of partitioned tables that have partitions."""
+    rows = connection.execute(TABLES.encode()).fetchall()
+    parents = {oid: (schema, name, parent) for oid, schema, name, _, _, _, parent in rows}
+    return {name for oid, _, _, ordinary, *_ in rows if ordinary for name in _ancestors(parents, oid)}
+
+
 def _ancestors(parents: Mapping[int, tuple[str, str, int | None]], oid: int | None) -> list[tuple[str, str]]:
+    """The names of a table, and of those that it is a partition of."""
     names = []
     while oid is not None and oid in parents:
         schema, name, oid = parents[oid]

@@ -15,7 +15,13 @@ import psycopg
 from msgspec import Struct
 
 from trunkline.delivery.backends.postgres_session import OLDEST_SERVER
-from trunkline.delivery.capture.postgres_catalog import ListedTable, definitions_of, listed_tables, quoted
+from trunkline.delivery.capture.postgres_catalog import (
+    ListedTable,
+    definitions_of,
+    listed_tables,
+    names_of_tables,
+    quoted,
+)
 from trunkline.delivery.capture.server_setup import OURS
 from trunkline.delivery.capture.table_obstacles import (
     TableRights,
@@ -173,8 +179,9 @@ def _check_room(server: _Server, *, first: bool, active: bool) -> None:
 
 
 def _check_names(connection: psycopg.Connection[Any], patterns: TablePatterns, tables: dict[int, ListedTable]) -> None:
+    names = names_of_tables(connection)
     for pattern in patterns.include:
-        if (exact := exact_name(pattern)) is None or _selects(connection, pattern):
+        if (exact := exact_name(pattern)) is None or exact in names:
             continue
         text = quoted(*exact)
         found = _ask(connection, KIND, text)
@@ -186,10 +193,6 @@ def _check_names(connection: psycopg.Connection[Any], patterns: TablePatterns, t
     if not tables:
         said = ", ".join(patterns.include) + ("" if not patterns.exclude else f" without {', '.join(patterns.exclude)}")
         raise ConfigError(f"no table matches {said}; correct --tables (schema.table, with * and ?) or --exclude")
-
-
-def _selects(connection: psycopg.Connection[Any], pattern: str) -> bool:
-    return bool(listed_tables(connection, TablePatterns([pattern])))
 
 
 def _check_publication(

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as the source of a capture: its stream, looks at its catalog, and chunks of its tables.
+"""A PostgreSQL database as the source of a capture: its stream, checks of its catalog, and chunks of its tables.
 
 The rules are in the modules that it joins: ``replication`` (the stream), ``decoder`` (transactions), ``known_tables``
 (versions of tables), ``opened_slot`` (the slot) and ``chunk_reader`` (chunks).
@@ -44,8 +44,8 @@ from trunkline.delivery.capture.source import (
 from trunkline.delivery.capture.source_messages import (
     EMIT_FLUSHED,
     EMIT_IN_TRANSACTION,
+    CheckMessage,
     ChunkMessage,
-    LookMessage,
     ResnapshotMessage,
     message_in,
     message_text,
@@ -57,9 +57,9 @@ from trunkline.errors import ConfigError, TrunklineError, Unreachable
 logger = logging.getLogger(__name__)
 
 APPLICATION_LETTERS_MAX: Final = 63  # of a name that a server keeps
-LOOK_S: Final = 1.0  # between looks at the catalog; longer: new tables wait; shorter: more queries
-LOOK_S_MAX: Final = 10.0
-LOOK_SHARE_MAX: Final = 20  # a look takes one part of so many of the time, at most
+CHECK_S: Final = 1.0  # between checks of the catalog; longer: new tables wait; shorter: more queries
+CHECK_S_MAX: Final = 10.0
+CHECK_SHARE_MAX: Final = 20  # a check takes one part of so many of the time, at most
 LAG: Final = (
     "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, coalesce((SELECT pg_current_wal_flush_lsn() - "
     "restart_lsn FROM pg_replication_slots WHERE slot_name = %s), 0)::bigint"
@@ -76,7 +76,7 @@ class PostgresDatabase(Struct, frozen=True):
     exclude: tuple[str, ...] = ()
     set_identity: bool = False  # give tables the replica identity that they lack
     failover: bool = True  # standbys follow the slot, from PostgreSQL 17 on
-    reader: str = ""  # a name of this capture, for the server; empty: whoever reads the slot is ended
+    reader: str = ""  # a name of this capture, for the server; empty: any reader of the slot is ended
 
 
 class _Stream:
@@ -90,11 +90,11 @@ class _Stream:
         self.tables = tables
         self.chunks = chunks
         self.reader = secrets.token_hex(8)
-        self.early: list[Unit] = []  # from looks
+        self.early: list[Unit] = []  # from checks
         self.request: ChunkRequest | None = None
         self.high: int | None = None  # the attempt whose high watermark was streamed
         self.paused = False  # a table without a key is being read, at this place of the stream
-        self.look_at = 0.0
+        self.check_at = 0.0
         self.heard = 0  # how far the server says that it has sent everything
         self.alive = 0  # how far that was passed on
         self.confirmed = 0
@@ -108,7 +108,7 @@ class PostgresSource:
         database: PostgresDatabase,
         *,
         limits: Limits | None = None,
-        look_s: float = LOOK_S,
+        check_s: float = CHECK_S,
         silent_s: float = SILENT_S,
     ) -> None:
         if re.fullmatch(r"[a-z0-9_]{1,63}", database.slot) is None:
@@ -116,7 +116,7 @@ class PostgresSource:
         self._database = database
         self._patterns = TablePatterns(database.tables, database.exclude)
         self._limits = limits
-        self._look_s = look_s
+        self._check_s = check_s
         self._silent_s = silent_s
         self._prefix = prefix_of(database.slot)
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -138,6 +138,7 @@ class PostgresSource:
     def open(self, start: SourceStart) -> SourceOpened:
         self.close()
         address, made = self._database.address, Made()
+        self._take_wakes()
         try:
             self._session = ServerSession(address)
             stream = ReplicationConnection(
@@ -196,7 +197,7 @@ class PostgresSource:
         decoder = Decoder(self, self._limits, prefix=self._prefix, position=start.position)
         with self._asking():
             early = tables.begin()
-        chunks = ChunkReader(self._database.address, self._prefix, tables.newest, tables.look_again, self.wake)
+        chunks = ChunkReader(self._database.address, self._prefix, tables.newest, tables.check_again, self.wake)
         self._stream = _Stream(connection, decoder, tables, chunks)
         self._stream.early = early
 
@@ -213,13 +214,17 @@ class PostgresSource:
         with suppress(OSError):
             os.eventfd_write(self._waker, 1)
 
+    def _take_wakes(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._waker)
+
     # --- the stream ---
 
     def receive(self, wait_ms: int, *, close: bool) -> Sequence[Unit]:
         stream = self._opened()
         units, stream.early = stream.early, []
-        if time.monotonic() >= stream.look_at:
-            units += self._look(stream)
+        if time.monotonic() >= stream.check_at:
+            units += self._check(stream)
         units += self._rows(stream)
         wait_ms = 0 if units or (close and stream.decoder.whole) else wait_ms
         received = Received([], 0)
@@ -227,8 +232,7 @@ class PostgresSource:
             stream.connection.stay(wait_ms)
         else:
             received = stream.connection.receive(wait_ms)
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._waker)
+        self._take_wakes()
         with self._asking():
             stream.decoder.feed(received.messages)
         try:
@@ -248,8 +252,13 @@ class PostgresSource:
         stream.connection.confirm(Status(stream.confirmed, stream.confirmed, stream.confirmed))
 
     def lag(self) -> Lag:
-        with self._asking() as session:
-            [(position, retained)] = session.execute(LAG.encode(), (self._database.slot,)).fetchall()
+        """Also while the stream is closed: the server keeps WAL for the slot."""
+        session = self._session or ServerSession(self._database.address)
+        try:
+            [(position, retained)] = session.ask(LAG, self._database.slot)
+        finally:
+            if session is not self._session:
+                session.close()
         return Lag(position, retained)
 
     # --- chunks ---
@@ -281,7 +290,7 @@ class PostgresSource:
             with self._asking() as session:
                 request_snapshot(session, self._database.slot, known.schema.schema, known.schema.name, why)
 
-    # --- what the stream says about tables, and looks ---
+    # --- what the stream says about tables, and checks ---
 
     def expect(self, oids: Collection[int]) -> None:
         self._opened().tables.expect(oids)
@@ -297,25 +306,25 @@ class PostgresSource:
                 if high and request is not None and (writer, chunk) == (request.writer, request.chunk):
                     stream.high, stream.paused = attempt, whole
                 return Cut((Watermark(writer, chunk, high),))
-            case LookMessage(reader, number) if reader == stream.reader:
+            case CheckMessage(reader, number) if reader == stream.reader:
                 return stream.tables.marked(number)
             case ResnapshotMessage(schema, name, why):
                 return stream.tables.resnapshot(schema, name, why)
         return None
 
-    def _look(self, stream: _Stream) -> list[Unit]:
+    def _check(self, stream: _Stream) -> list[Unit]:
         began = time.monotonic()
         with self._asking() as session:
             [(xid,)] = session.execute(XID).fetchall()
             stream.decoder.near = int(xid)
-            units, number = stream.tables.look()
+            units, number = stream.tables.check()
             if number is not None:
-                message = message_text(LookMessage(stream.reader, number))
+                message = message_text(CheckMessage(stream.reader, number))
                 session.execute(EMIT_FLUSHED, (self._prefix, message))
         stream.connection.ask()
         now = time.monotonic()
         idle = not units and number is None
-        stream.look_at = now + max(self._look_s, min(LOOK_S_MAX, LOOK_SHARE_MAX * (now - began)) if idle else 0)
+        stream.check_at = now + max(self._check_s, min(CHECK_S_MAX, CHECK_SHARE_MAX * (now - began)) if idle else 0)
         return units
 
     # --- sessions ---

@@ -15,6 +15,7 @@ import struct
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from trunkline.delivery.capture.postgres import SESSION, lsn_text
 from trunkline.errors import ConfigError, ProtocolError, TrunklineError, Unreachable
 
 COMMAND_S: Final = 30.0  # a command that only reads or writes a few records
+CANCEL_S: Final = 5.0
 CREATE_S: Final = 300.0  # a slot waits for the transactions that are open when it is created
 ACTIVE_S: Final = 5.0  # the server may not have noticed yet that the last reader of a slot died
 LOOK_AGAIN_S: Final = 0.1
@@ -81,7 +83,7 @@ class ReplicationConnection:
     def __init__(
         self, dsn: str, password_env: str | None = None, *, silent_s: float = SILENT_S, waker: int | None = None
     ) -> None:
-        """``waker``: a descriptor; while it is readable, ``receive`` does not wait."""
+        """``waker``: a descriptor; while it is readable, ``receive`` does not wait, and no slot is made."""
         password = None if password_env is None else secret(password_env, f"the password for {dsn}")
         self._waker = waker
         self._silent_s = silent_s
@@ -353,11 +355,27 @@ class ReplicationConnection:
 
     def _wait_answer(self, deadline: float, wait_s: float, late: str) -> None:
         while self._server.flush() == 1 or self._server.is_busy():
-            if self._readable(min(deadline - time.monotonic(), 1.0)):
+            woken = bool(late) and self.woken()
+            if self._readable(min(deadline - time.monotonic(), 0 if woken else 0.2)):
                 self._server.consume_input()
-            elif time.monotonic() > deadline:
-                self.close()
+            elif woken or time.monotonic() > deadline:
+                self._cancel()
+                if woken:
+                    raise Unreachable(f"the capture is woken while it waits for PostgreSQL; {late}")
                 raise Unreachable(f"PostgreSQL has not answered for {wait_s:g} s; {late or 'check the server'}")
+
+    def woken(self) -> bool:
+        """Whether the waker is readable."""
+        poll = select.poll()
+        if self._waker is not None:
+            poll.register(self._waker, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _cancel(self) -> None:
+        """The server would go on with a command without its client."""
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=CANCEL_S)
+        self.close()
 
     def _refusal(self, result: pq.abc.PGresult, slot: str | None) -> TrunklineError:
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()

@@ -1,6 +1,6 @@
 """Logical messages that a capture of a PostgreSQL database writes into the server's WAL, and meets in its stream again.
 
-They are the watermarks of chunks, the places of looks at the catalog, and requests of operators. Their prefix names the
+They are the watermarks of chunks, places of checks of the catalog, and requests of operators. Their prefix names the
 slot, so that captures of one database do not meet each other's.
 """
 
@@ -32,7 +32,7 @@ class ChunkMessage(Struct, frozen=True, tag="chunk", tag_field="kind"):
     whole: bool = False  # of a table without a key
 
 
-class LookMessage(Struct, frozen=True, tag="look", tag_field="kind"):
+class CheckMessage(Struct, frozen=True, tag="check", tag_field="kind"):
     """What was seen before it holds here in the stream. ``reader``: unique for each stream."""
 
     reader: str
@@ -47,7 +47,7 @@ class ResnapshotMessage(Struct, frozen=True, tag="resnapshot", tag_field="kind")
     why: str
 
 
-SourceMessage = ChunkMessage | LookMessage | ResnapshotMessage
+SourceMessage = ChunkMessage | CheckMessage | ResnapshotMessage
 _decoder: Final[msgspec.json.Decoder[SourceMessage]] = msgspec.json.Decoder(SourceMessage)
 
 

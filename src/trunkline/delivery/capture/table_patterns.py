@@ -33,11 +33,6 @@ class TablePatterns:
         whole = [f"{schema}{SEPARATOR}{name}" for schema, name in names]
         return any(map(self._wanted.fullmatch, whole)) and not any(map(self._unwanted.fullmatch, whole))
 
-    def unmatched(self, names: Sequence[tuple[str, str]]) -> list[str]:
-        """Patterns for which none of these tables is wanted."""
-        whole = [f"{schema}{SEPARATOR}{name}" for schema, name in names]
-        return [each for each in self.include if not any(map(_together([each]).fullmatch, whole))]
-
 
 def exact_name(pattern: str) -> tuple[str, str] | None:
     """Schema and name of the one table that a pattern can match; None: it has wildcards."""
