@@ -98,8 +98,8 @@ def declared(text: str) -> Declared | None:
         return None
     name, rest = SYNONYMS.get(found[1], found[1]), found[3]
     sizes = [int(size) for size in re.findall(r"\d+", found[2] or "")] if name not in ("enum", "set") else []
-    if "compressed" in rest or "old" in rest:
-        return None  # compressed columns; UUIDs in the form of early versions
+    if "compressed" in rest or "/*" in rest:
+        return None  # compressed columns; UUIDs and times in an earlier form, which a comment marks
     if name in INTEGERS:
         unsigned = "unsigned" in rest or "zerofill" in rest
         return Declared("U" * unsigned + INTEGERS[name], Family.INTEGER)

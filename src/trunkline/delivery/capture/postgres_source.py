@@ -249,8 +249,13 @@ class PostgresSource:
         stream.connection.confirm(Status(stream.confirmed, stream.confirmed, stream.confirmed))
 
     def lag(self) -> Lag:
-        with self._asking() as session:
-            [(position, retained)] = session.execute(LAG.encode(), (self._database.slot,)).fetchall()
+        """Also while the stream is closed: the server keeps WAL for the slot."""
+        session = self._session or ServerSession(self._database.address)
+        try:
+            [(position, retained)] = session.ask(LAG, self._database.slot)
+        finally:
+            if session is not self._session:
+                session.close()
         return Lag(position, retained)
 
     # --- chunks ---
