@@ -443,7 +443,13 @@ def test_a_capture_says_what_the_server_or_a_table_lacks(server: MariadbServer, 
     for patterns in ([], ["good"], ["!a.b"]):
         with pytest.raises(ConfigError, match="tables"):
             MariaSource(server.dsn(), patterns)
-    for dsn in ("postgres://a@b", "mariadb://host", "mariadb://u@h:port", "mariadb://u@h?unknown=1"):
+    for dsn in (
+        "postgres://a@b",
+        "mariadb://host",
+        "mariadb://u@h:port",
+        "mariadb://u@h?unknown=1",
+        "mariadb://u@h?ssl-ca=/no",
+    ):
         with pytest.raises(ConfigError):
             MariaSource(dsn, [good])
     assert "does not answer" in refusal(good, port=9)

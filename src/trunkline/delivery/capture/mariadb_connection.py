@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -75,6 +76,9 @@ def parse_dsn(text: str) -> Dsn:
         raise ConfigError(
             f"the address of the MariaDB server has the unknown option {unknown[0]!r}; known: {', '.join(OPTIONS)}"
         )
+    for name, value in options.items():
+        if name != "socket" and not Path(value).is_file():
+            raise ConfigError(f"there is no file {value!r}; {name} of the MariaDB server names one")
     settings = {
         "host": parts.hostname or "localhost",
         "port": port,
@@ -143,6 +147,8 @@ class Session:
             )
         if code in RIGHTS:
             return ConfigError(f"{text}; grant that to the user of the capture")
+        if "CERTIFICATE_VERIFY_FAILED" in str(text):
+            return ConfigError(f"the certificate of {self._dsn.shown} is not valid: {text}; check ssl-ca and the host")
         if code in BROKEN or code in PASSING or code == 0:
             return Unreachable(f"{self._dsn.shown} does not answer: {text or 'the connection is closed'}")
         return ServerRefused(code, text)

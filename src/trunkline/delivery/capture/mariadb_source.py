@@ -291,6 +291,8 @@ class MariaSource:
     # ------------------------------------------------------------------------------------------------------- chunks
 
     def read_chunk(self, request: ChunkRequest) -> None:
+        if self._chunks is not None and (self._whole is not None or isinstance(self._chunk, WholeTable)):
+            self._chunks.close()  # with the rows that were not read
         self._request, self._chunk, self._whole = request, None, None
         self._again, self._begun = (0, 0.0), False
 
@@ -341,8 +343,15 @@ class MariaSource:
             self._request = None
         stream.put(Watermark(request.writer, request.chunk, True))
         if isinstance(chunk, Chunk):
+            if chunk.last:
+                self._end_reading()
             rows = ChunkRows(request.chunk, chunk.rows, chunk.cursor, chunk.last, (), chunk.seen)
             stream.put(rows)
+
+    def _end_reading(self) -> None:
+        """Of a table; the next one may come days later."""
+        if self._chunks is not None:
+            self._chunks.close()
 
     def _piece(self) -> ChunkRows:
         whole, request = self._whole, self._request
@@ -351,6 +360,7 @@ class MariaSource:
         rows, last = next(whole.pieces)
         if last:
             self._whole = self._request = None
+            self._end_reading()
         return ChunkRows(request.chunk, rows, None, last, (), whole.seen)
 
 
