@@ -161,6 +161,14 @@ class MariadbServer:
             shutil.rmtree(self._directory)
             self._directory = None
 
+    def position(self) -> int:
+        """The end of the binlog, as a capture counts it."""
+        [(file, offset, *_)] = self.execute("SHOW MASTER STATUS")
+        return int(file.rpartition(".")[2]) << 40 | int(offset)
+
+    def newest_binlog(self) -> Path:
+        return max(self._data.glob("binlog.0*"))
+
     @property
     def _data(self) -> Path:
         return self.directory / "data"

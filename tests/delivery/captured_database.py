@@ -25,13 +25,15 @@ class CapturedDatabase:
         self.address = LogAddress(name, connect, table=f"public.{table}")
         self.source = DatabaseTableSource(self.address)
         self._connect, self._table = connect, table
-        self._database = PostgresDatabase(ServerAddress(self.dsn), f"slot_{name}", ("public.*",))
+        self.slot = f"slot_{name}"
+        self._database = PostgresDatabase(ServerAddress(self.dsn), self.slot, ("public.*",))
         self._held: dict[int, list[Row]] = {}  # at the versions that steps reached
 
     def close(self) -> None:
         forget_reader(self.address)
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute("SELECT pg_drop_replication_slot(%s)", (self._database.slot,))
+            mine = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+            connection.execute(mine, (self.slot,))
 
     def run(self, *statements: str) -> None:
         with psycopg.connect(self.dsn) as connection:  # one transaction
@@ -41,7 +43,7 @@ class CapturedDatabase:
     def capture(self) -> int:
         """All that there is now; returns the newest version of the table."""
         source = PostgresSource(self._database, check_s=0.05)
-        DatabaseCapture(source, [self._connect], self.address.log, CaptureOptions("postgres")).run(once=True)
+        DatabaseCapture(source, [self._connect], self.address.log, CaptureOptions("postgres-database")).run(once=True)
         return self.source.state(0).version
 
     def write(self, step: str) -> int:

@@ -71,6 +71,7 @@ class ScriptedDatabase:
         self.rows: dict[str, list[Row]] = {table.name: [] for table in tables}
         self.history: list[tuple[int, State]] = [(0, self._state())]
         self.lock = threading.RLock()
+        self.defaults: dict[tuple[str, str], Any] = {}  # of added columns
         self._moved: Row | None = None  # by an update that goes on
 
     def _state(self) -> State:
@@ -89,10 +90,18 @@ class ScriptedDatabase:
         """Returns its transaction id."""
         with self.lock:
             self.xid += 1
-            for change in changes:
-                self._apply(change)
+            self.try_out(changes)
             self._record(xid=self.xid, changes=changes, schemas=dict(self.schemas))
             return self.xid
+
+    def try_out(self, changes: Sequence[Change]) -> None:
+        """Changes of a transaction that is not committed yet."""
+        for change in changes:
+            self._apply(change)
+
+    def commit_tried(self, changes: Sequence[Change]) -> None:
+        self.xid += 1
+        self._record(xid=self.xid, changes=tuple(changes), schemas=dict(self.schemas))
 
     def _apply(self, change: Change) -> None:
         name, kind, row = change[:3]
@@ -125,6 +134,7 @@ class ScriptedDatabase:
                 schema, SchemaChange.ADDED, defaults={column: default}, columns=(*schema.columns, added)
             )
             self.rows[name] = [(*row, default) for row in self.rows[name]]
+            self.defaults[name, column] = default
             self._record(altered=name, schemas=dict(self.schemas))
 
     def create(self, schema: TableSchema) -> None:
@@ -273,13 +283,14 @@ class ScriptedSource:
         return []
 
     def _work(self, record: Record) -> Work:
+        """Under the versions that the log has, which may be later ones."""
         found: Work = []
-        for change in record.changes:
-            schema = self._numbers[change[0]]
-            columns = len(record.schemas[change[0]].columns)
-            if len(schema.columns) > columns:  # streamed again, from before a change that the log has
-                schema = replace(schema, columns=schema.columns[:columns])
-            found.append((schema, *change[1:]))
+        for name, kind, row, *unsent in record.changes:
+            schema = self._numbers[name]
+            added = schema.columns[len(record.schemas[name].columns) :]
+            stated = kind in (RowKind.INSERT, RowKind.UPDATE_NEW)
+            more = tuple(self.database.defaults[name, column.name] if stated else None for column in added)
+            found.append((schema, kind, (*row, *more) if row else row, *unsent))
         return found
 
     def _changes(self, group: Sequence[Record]) -> Changes:
@@ -288,8 +299,11 @@ class ScriptedSource:
         return Changes(made, tables, sum(rows.batch.nbytes for rows in tables), end=group[-1].end)
 
     def _parts(self, record: Record) -> list[Unit]:
-        work, size = self._work(record), self.part_rows
-        pieces = [work[at : at + size] for at in range(0, len(work), size)]
+        pieces: list[Work] = [[]]
+        for change in self._work(record):
+            if len(pieces[-1]) >= self.part_rows and change[1] is not RowKind.UPDATE_NEW:
+                pieces.append([])
+            pieces[-1].append(change)
         return [
             Changes(
                 (Transaction(record.lsn, COMMIT_US + record.lsn, record.xid, len(piece)),),

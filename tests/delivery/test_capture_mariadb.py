@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -20,6 +21,8 @@ from mariadb_server import MariadbServer
 from trunkline.client.entries import Entry
 from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture
 from trunkline.delivery.capture.database_progress import DatabaseProgress
+from trunkline.delivery.capture.mariadb_events import CRC, HEADER, Kind
+from trunkline.delivery.capture.mariadb_rows import Limits
 from trunkline.delivery.capture.mariadb_source import MariaSource
 from trunkline.delivery.changes.database_entries import CatalogEntry, entry_of
 from trunkline.delivery.changes.database_reader import DatabaseReader, ends
@@ -27,14 +30,7 @@ from trunkline.delivery.changes.rebuilt import rebuild
 from trunkline.errors import ConfigError
 
 ACCOUNTS, TOTAL = 2_000, 200_000
-KIND = "mariadb"
-CHILD = """
-import sys
-from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture
-from trunkline.delivery.capture.mariadb_source import MariaSource
-options = CaptureOptions("mariadb", retry_ms=50, retry_max_ms=500, mark_after=100_000)
-DatabaseCapture(MariaSource(sys.argv[1], ["bank.*"]), [sys.argv[2]], sys.argv[3], options).run()
-"""
+KIND = "mariadb-database"
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +121,12 @@ def test_every_end_is_a_state_of_the_database_whatever_is_killed(
     cluster: RunningCluster, server: MariadbServer
 ) -> None:
     generator = random.Random(3)
-    command = [sys.executable, "-c", CHILD, server.dsn(), cluster.connect, "killed"]
+    source = ["--mariadb", server.dsn(), "--tables", "bank.*"]
+    command = [sys.executable, "-m", "trunkline.cli.main", "capture", "killed", *source, "--connect", cluster.connect]
     with Writers(server) as writers:
         for number in range(6):
             enough = writers.done + 100 + generator.randint(0, 300)
-            child = subprocess.Popen(command)
+            child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             try:
                 wait_until(lambda enough=enough: writers.done > enough)  # type: ignore[misc]
                 if number == 2:
@@ -159,7 +156,60 @@ def test_every_end_is_a_state_of_the_database_whatever_is_killed(
     assert once(server, cluster, "killed", options).transactions == 0
 
 
-def test_a_capture_stops_or_begins_anew_when_the_server_has_lost_changes(
+def test_a_transaction_that_a_crash_of_the_server_cut_off_is_not_in_the_log(
+    cluster: RunningCluster, server: MariadbServer
+) -> None:
+    options = CaptureOptions(KIND, retry_ms=50, retry_max_ms=500)
+    source = MariaSource(server.dsn(), ["bank.*"], limits=Limits(rows=100))
+    server.execute("FLUSH BINARY LOGS", "UPDATE bank.accounts SET balance = balance + 1")
+    capture = DatabaseCapture(source, [cluster.connect], "cut", options)
+    thread = threading.Thread(target=capture.run)
+    thread.start()
+    try:
+        for number in range(2):
+            position = server.position()
+            wait_until(lambda position=position: capture.captured.reached >= position)  # type: ignore[misc]
+            server.execute(f"INSERT INTO bank.transfers VALUES ({number}, 0, 0)")
+            server.execute("USE bank", f"INSERT INTO transfers SELECT {number}, seq, 1 FROM seq_1_to_2000")
+            server.kill()
+            append_cut_off(server)
+            server.restart()
+        server.execute("INSERT INTO bank.transfers VALUES (9, 9, 9)")
+        position = server.position()
+        wait_until(lambda: capture.captured.reached >= position)
+    finally:
+        capture.stop()
+        thread.join()
+    assert capture.captured.recaptures == 0
+    *_, tables = states(entries_in(cluster, "cut"), 1)
+    assert sorted(tables) == ["accounts", "transfers"]
+    for name, rows in tables.items():
+        assert rows == Counter(server.execute(f"SELECT * FROM bank.{name}"))
+
+
+def append_cut_off(server: MariadbServer) -> None:
+    """Write the largest transaction of the newest binlog file again, but not to its end, as a server that is killed."""
+    path = server.newest_binlog()
+    content = path.read_bytes()
+    at, groups = 4, list[list[bytes]]()
+    while at < len(content):
+        _, kind, _, size, _, _ = HEADER.unpack_from(content, at)
+        if kind == Kind.GTID:
+            groups.append([])
+        if groups:
+            groups[-1].append(content[at : at + size])
+        at += size
+    again, end = b"", len(content)
+    for event in max(groups, key=lambda group: sum(map(len, group))):
+        time, kind, number, size, _, flags = HEADER.unpack_from(event)
+        end += size
+        moved = HEADER.pack(time, kind, number, size, end, flags) + event[HEADER.size : -CRC.size]
+        again += moved + CRC.pack(zlib.crc32(moved))
+    with path.open("ab") as file:
+        file.write(again[: len(again) * 3 // 4])
+
+
+def test_a_capture_stops_or_begins_again_when_the_server_has_lost_changes(
     cluster: RunningCluster, server: MariadbServer
 ) -> None:
     options = CaptureOptions(KIND, retry_ms=50, retry_max_ms=500)

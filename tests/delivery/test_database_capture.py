@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,10 +22,9 @@ from trunkline.delivery.capture.database_capture import CaptureOptions, Database
 from trunkline.delivery.capture.database_progress import DatabaseProgress
 from trunkline.delivery.capture.log_survey import position_in
 from trunkline.delivery.changes.database_entries import CatalogEntry, entry_of, heading_of
-from trunkline.delivery.changes.database_reader import DatabaseReader, ends
 from trunkline.delivery.changes.groups import RowKind
-from trunkline.delivery.changes.rebuilt import rebuild
-from trunkline.errors import ConfigError, OutcomeUnknown, OwnedByAnother, TrunklineError
+from trunkline.delivery.changes.rebuilt import rebuilt_states
+from trunkline.errors import ConfigError, OutcomeUnknown, OwnedByAnother, TrunklineError, Unreachable
 
 INSERT, DELETE, OLD, NEW, TRUNCATE, READ = RowKind
 KIND = "scripted-database"
@@ -60,18 +61,13 @@ class Rig:
     def states(self) -> dict[int, tuple[int, State]]:
         """At each end: the source's position there, and the tables that can be read, by name."""
         entries, found = self.entries(), {}
-        positions = {
-            entry.glsn: position_in(entry.glsn, heading) for entry in entries if (heading := heading_of(entry))
-        }
-        decoded = (entry_of(entry) for entry in entries)
-        start = next(entry for entry in decoded if isinstance(entry, CatalogEntry))
-        reader, at = DatabaseReader(start), 0
-        for end in ends(reader, decoded):
-            position = positions[end.glsn]
-            at = at if position is None else position.lsn
+        headings = {entry.glsn: heading for entry in entries if (heading := heading_of(entry)) is not None}
+        position = 0
+        for glsn, reader, tables in rebuilt_states(entries):
+            said = position_in(glsn, headings[glsn])
+            position = position if said is None else said.lsn
             names = {table.newest.number: table.newest.name for table in reader.tables()}
-            tables = rebuild(entries, end.glsn)
-            found[end.glsn] = at, {names[number]: rows_in(table) for number, table in tables.items()}
+            found[glsn] = position, {names[number]: rows_in(table) for number, table in tables.items()}
         return found
 
     def check(self) -> State:
@@ -378,6 +374,16 @@ def test_b2_a_change_that_no_log_takes_ends_the_capture_with_its_table_and_key(r
     assert made.database.slot < made.database.wal[-1].lsn
 
 
+def test_b1_what_no_reader_would_take_is_not_written(rig: Callable[..., Rig]) -> None:
+    made = rig(ITEMS)
+    made.once()
+    made.database.commit(("items", INSERT, item(1)))
+    made.database.wal[-1] = replace(made.database.wal[-1], changes=(("items", INSERT, (None, "no key", 1)),))
+    with pytest.raises(TrunklineError, match=r"a key is NULL.*it was not written"):
+        made.once()
+    assert list(made.states().values())[-1][1] == {"items": []}
+
+
 # ------------------------------------------------------------------------------------------------------------- shapes
 
 
@@ -396,3 +402,98 @@ def test_tables_that_come_change_and_go_while_a_capture_runs(rig: Callable[..., 
     found = made.once()
     assert [table.name for table in found.tables] == ["public.pairs"]
     assert list(made.states().values())[-1][1] == {"pairs": [(1, 1), (2, 2)]}
+
+
+# ------------------------------------------------------------------------------------------------------------- chance
+
+
+class Chance:
+    """Random work on a database, and random failures of its captures."""
+
+    def __init__(self, made: Rig, seed: int) -> None:
+        self.made = made
+        self.random = random.Random(seed)
+        self.next = 1000
+
+    def change(self) -> list[Change]:
+        """Of one row or two."""
+        rows, choose = self.made.database.rows, self.random
+        items, width = [row[0] for row in rows["items"]], len(self.made.database.schemas["items"].columns)
+        more = (7,) * (width - 3)
+        self.next += 1
+        match choose.randrange(9) if len(items) > 3 else 0:
+            case 0 | 1:
+                return [("items", INSERT, (*item(self.next), *more))]
+            case 2:
+                return [("items", NEW, (choose.choice(items), f"new {self.next}", None, *more))]
+            case 3:
+                return [("items", NEW, (choose.choice(items), None, self.next, *more), b"\x02")]
+            case 4:
+                return [("items", DELETE, (choose.choice(items), None, None, *(None for _ in more)))]
+            case 5:
+                gone = (choose.choice(items), None, None, *(None for _ in more))
+                unsent = choose.choice((None, b"\x02"))
+                note = None if unsent else "moved"
+                return [("items", OLD, gone), ("items", NEW, (self.next, note, 5, *more), unsent)]
+            case 6 if rows["plain"]:
+                return [("plain", DELETE, choose.choice(rows["plain"]))]
+            case 7 if choose.random() < 0.1:
+                return [("items", TRUNCATE, ())]
+        return [("plain", INSERT, (choose.randrange(3), "same"))]
+
+    def commit(self) -> None:
+        database, before = self.made.database, len(self.made.database.wal)
+        for _ in range(self.random.choice((1, 1, 2))):
+            with database.lock:
+                changes: list[Change] = []
+                for _ in range(self.random.choice((1, 1, 2, 9))):
+                    one = self.change()
+                    database.try_out(one)
+                    changes += one
+                database.commit_tried(changes)
+        if self.random.random() < 0.03 and len(database.schemas["items"].columns) < 8:  # one byte of unsent columns
+            database.add_column("items", f"more{before}", "BIGINT", 7)
+
+    def source(self) -> ScriptedSource:
+        source = ScriptedSource(self.made.database, chunk_rows=self.random.choice((1, 3, 10)))
+        left = self.random.randrange(2, 40)
+
+        def sometimes() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise self.random.choice((Crash, Unreachable))("by chance")
+            if self.random.random() < 0.3:
+                self.commit()
+
+        source.before_receive = source.during_chunk = source.after_snapshot = sometimes
+        return source
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_work_and_any_failures_leave_a_log_of_states_that_the_database_had(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    made = rig(ITEMS, PLAIN)
+    chance = Chance(made, seed)
+    append = trunkline.sync.Log.append
+    fails = random.Random(seed)
+
+    def failing(log: trunkline.sync.Log, *arguments: Any, **options: Any) -> int:
+        kind = fails.randrange(30)
+        if kind == 0:
+            raise OutcomeUnknown("not done")
+        glsn = append(log, *arguments, **options)
+        if kind == 1:
+            raise OutcomeUnknown("done")
+        return glsn
+
+    for _ in range(10):
+        chance.commit()
+    with monkeypatch.context() as patched:
+        patched.setattr(trunkline.sync.Log, "append", failing)
+        for _ in range(12):
+            with suppress(Crash, Unreachable, OutcomeUnknown):
+                made.once(chance.source())
+    made.once()
+    assert made.check() == made.database.state_at(made.database.lsn + 5)

@@ -247,7 +247,7 @@ class LiveOrders(CapturedDatabase):
         self.run(
             "CREATE TABLE orders (id bigint, tenant text, item text, mark int, large text, PRIMARY KEY (tenant, id))",
             "ALTER TABLE orders ALTER COLUMN large SET STORAGE EXTERNAL",
-            "CREATE TABLE other (id bigint)",
+            "CREATE TABLE other (id bigint PRIMARY KEY)",
             "CREATE FUNCTION many(a int, b int) RETURNS void LANGUAGE sql AS $$ INSERT INTO orders SELECT n, "
             "CASE n % 2 WHEN 0 THEN 'acme' ELSE 'bolt' END, 'item ' || n, n, repeat(n::text, 3000) "
             "FROM generate_series(a, b) n $$",
@@ -267,7 +267,10 @@ def test_a_real_database_reaches_every_kind_of_destination(
     table = LiveOrders(logical, cluster.connect, "live_orders")
     pipe = Pipe(spark, table, make_sites(tmp_path, postgres, paths=("small",)))
     try:
-        pipe.given("SELECT many(1, 40)")
+        table.run("SELECT many(1, 39)")
+        options = ("--postgres", table.dsn, "--tables", "public.*", "--slot", table.slot, "--once")
+        cluster.ok("capture", table.address.log, *options)
+        pipe.given("SELECT many(40, 40)")
         pipe.deliver(
             "UPDATE orders SET item = 'changed' WHERE id < 5; DELETE FROM orders WHERE id = 7",
             "UPDATE orders SET id = id + 100 WHERE id BETWEEN 10 AND 20",  # of keys; large values are not sent

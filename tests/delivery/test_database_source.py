@@ -15,6 +15,7 @@ from delivery.memory_log import MemoryLog
 from delivery.random_database import Database
 from trunkline.client.entries import Entry
 from trunkline.client.headers import encode_headers
+from trunkline.delivery.changes import table_changes
 from trunkline.delivery.changes.captured import TAKE_OVER_MARK
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.delivery.changes.rebuilt import rebuild
@@ -109,7 +110,11 @@ def _orders(rows: Sequence[Row]) -> GroupLog:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_windows_and_states_of_any_history_are_those_of_the_database(seed: int) -> None:
+def test_windows_and_states_of_any_history_are_those_of_the_database(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seed % 2:
+        monkeypatch.setattr(table_changes, "COMPACT_ROWS", 7)  # again and again on the way to a state
     database = Database(seed)
     for _ in range(60):
         database.step()
@@ -320,7 +325,7 @@ def test_a_trimmed_log_is_read_as_far_as_it_has_what_a_reader_needs() -> None:
     assert read.window(before, log.last).arrived.column("id").to_pylist() == [3]
     with pytest.raises(SourceExpired, match="trimmed"):
         read.source.survey(Window(before - 1, log.last))
-    with pytest.raises(DestinationHalted, match=r"no longer has all rows of public\.orders .*capture the table again"):
+    with pytest.raises(DestinationHalted, match=r"no longer has all rows of public\.orders .*capture resnapshot"):
         read.rows(log.last)
 
 
@@ -353,6 +358,13 @@ def test_rows_are_found_by_columns_that_removals_state() -> None:
     read.source.check_keys((), "note")  # of mode append, which removes nothing
     net = Reading(log.entries).window(begin, log.last)
     assert (net.removed.to_pylist(), net.arrived.num_rows) == ([{ROUTE_COLUMN: "acme", "id": 1}], 0)
+    before = log.group([(ORDERS, INSERT, (2, "acme", "two"))])
+    whole = log.schema(changed(ORDERS, SchemaChange.KEY, identity=Identity.FULL))
+    log.group([(whole, DELETE, (2, "acme", "two"))], [(whole, INSERT, (3, "acme", "three"))])
+    read.source.check_keys(("id",), "note")
+    assert read.rows(log.last) == [(3, "acme", "three")]  # so a new seed is possible
+    net = read.window(before, log.last)
+    assert net.removed.to_pylist() == [{ROUTE_COLUMN: "two", "id": 2}]
 
 
 FULL = schema_of(1, "id BIGINT, tenant VARCHAR, note VARCHAR", name="orders", identity=Identity.FULL)
@@ -446,3 +458,18 @@ def test_a_reader_of_a_log_that_was_replaced_is_not_used_for_the_new_one() -> No
     assert read.window(log.last - 2, log.last).arrived.num_rows == 2
     read.log.owner, read.log._entries = (8, 8), other.entries
     assert read.window(other.last - 1, other.last).arrived.column("note").to_pylist() == ["y"]
+
+
+def test_over_a_change_of_the_key_destinations_are_seeded_again() -> None:
+    log = _orders(((1, "acme", "a"), (2, "acme", "b"), (3, "acme", "c")))
+    log.group([(ORDERS, DELETE, (1, "acme", None))], [(ORDERS, INSERT, (4, "acme", "d"))])
+    before = log.last
+    log.group([(ORDERS, DELETE, (2, "acme", None))], [(ORDERS, NEW, (3, "acme", None), b"\x04")])
+    other = log.schema(changed(ORDERS, SchemaChange.KEY, key=("note",)))
+    log.group([(other, DELETE, (None, None, "d"))], [(other, INSERT, (5, "acme", "e"))])
+    read = Reading(log.entries)
+    assert read.rows(log.last) == [(3, "acme", "c"), (5, "acme", "e")]
+    assert read.rows(log.last) == [tuple(row.values()) for row in _sorted(rebuild(log.entries, log.last)[1])]
+    with pytest.raises(SourceExpired, match=r"the key of public\.orders changed; the destination is seeded again"):
+        read.window(before, log.last)
+    assert read.rows(before) == [(2, "acme", "b"), (3, "acme", "c"), (4, "acme", "d")]

@@ -358,9 +358,13 @@ def test_a_table_that_was_unpublished_meanwhile_is_captured_again(shop: Shop) ->
     shop.run("INSERT INTO t VALUES (3)")
     driver.open()
     driver.until(lambda: driver.has("t") and driver.table("t").schema.generation == 2 and driver.complete("t"))
+    shop.run("DELETE FROM t WHERE id = 1")
+    driver.until_streamed(shop.lsn())
+    shop.run("INSERT INTO t VALUES (6)")  # still to be streamed
     shop.run(f"ALTER PUBLICATION {shop.slot} DROP TABLE t", "INSERT INTO t VALUES (4)")
     shop.run("INSERT INTO t VALUES (5)")
     driver.until(lambda: driver.table("t").schema.generation == 3 and driver.complete("t"))
+    shop.run("INSERT INTO t VALUES (7)")  # under the new version
     driver.until_streamed(shop.lsn())
     assert_same(shop, driver, "t")
 

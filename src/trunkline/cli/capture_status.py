@@ -120,7 +120,7 @@ def report(name: str, state: LogState, lag: Lag | None) -> dict[str, Any]:
 
     tables = () if state.reader is None else state.reader.tables()
     position = state.position
-    behind = None if lag is None or position is None else max(0, lag.position - position.lsn)
+    behind = None if lag is None or position is None else lag.behind(position.lsn)
     commit_us = 0 if position is None else position.commit_us
     return {
         "log": name,

@@ -47,7 +47,7 @@ from trunkline.delivery.capture.source import ChunkRequest, ChunkRows
 from trunkline.delivery.capture.source_messages import EMIT, EMIT_FLUSHED, ChunkMessage, message_text
 from trunkline.delivery.changes.groups import SEQ
 from trunkline.delivery.changes.schemas import TableSchema
-from trunkline.errors import Unreachable
+from trunkline.errors import ConfigError, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -168,8 +168,9 @@ class ChunkReader:
 
     def _read(self, request: ChunkRequest) -> None:
         """Try until it is read, or another one is wanted."""
-        wait_s, since = AGAIN_S, time.monotonic()
+        wait_s, since, attempts = AGAIN_S, time.monotonic(), 0
         while True:
+            attempts += 1
             try:
                 self._try(request)
             except _Superseded:
@@ -184,7 +185,8 @@ class ChunkReader:
                 self._disconnect()
                 if self._closed:
                     return
-                logger.warning("a chunk is read again, after %.0f s: %s", time.monotonic() - since, error)
+                if attempts & (attempts - 1) == 0:  # less and less often
+                    logger.warning("a chunk is read again, after %.0f s: %s", time.monotonic() - since, error)
                 wait_s = min(2 * wait_s, AGAIN_S_MAX)
             else:
                 with self._changed:
@@ -284,7 +286,7 @@ class ChunkReader:
         with control.reporting() as writer:
             writer.execute("BEGIN")
             writer.execute(f"SET LOCAL lock_timeout = {WHOLE_LOCK_MS}".encode())
-            writer.execute(sql.SQL("LOCK TABLE ONLY {} IN SHARE MODE").format(name))
+            self._lock_out(writer, name)
             running, xid_next, _ = self._snapshot(reading, schema)
             self._emit(control, EMIT, request, high=False, whole=True)
         try:
@@ -315,6 +317,16 @@ class ChunkReader:
             waiting = ChunkRows(request.chunk, empty.rows(empty.batch()), None, False, running, xid_next)
         final = ChunkRows(request.chunk, waiting.rows, None, True, running, xid_next)
         self._put(request, final)
+
+    def _lock_out(self, writer: psycopg.Connection[Any], name: sql.Identifier) -> None:
+        try:
+            writer.execute(sql.SQL("LOCK TABLE ONLY {} IN SHARE MODE").format(name))
+        except psycopg.errors.InsufficientPrivilege:
+            table = name.as_string(None)
+            raise ConfigError(
+                f"{table} has no key, so that it must be locked while its snapshot is taken, and the role may not do "
+                f"that; run: GRANT UPDATE ON {table} TO the role, or give the table a primary key, or exclude it"
+            ) from None
 
     # --- sessions and pieces ---
 

@@ -465,11 +465,12 @@ class DatabaseCapture:
             progress.position, progress.confirmed = role.position, role.confirmed
             settled = not (role.queue or role.in_flight or self._waiting) and role.parts is None
             progress.reached = max(role.confirmed, self._streamed) if settled else role.confirmed
-            if now >= self._look_at:
-                self._look_at = now + LOOK_EVERY_S
-                with contextlib.suppress(*PASSING):  # the stream will fail, too
-                    progress.sampled(self._source.lag())
-                    self._check_kept()
+        guarded = self._options.kept_max is not None  # also while the log is unreachable: most of all then
+        if now >= self._look_at and (guarded or role.state is CaptureState.STREAMING):
+            self._look_at = now + LOOK_EVERY_S
+            with contextlib.suppress(*PASSING):  # the stream will fail, too
+                progress.sampled(self._source.lag())
+                self._check_kept()
         if now >= self._report_at:
             self._report_at = now + REPORT_EVERY_S
             self._note_tables()

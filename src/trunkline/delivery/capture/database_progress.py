@@ -107,7 +107,7 @@ class DatabaseProgress:
         self._samples.append((time.time(), lag.position))
 
     def lag_bytes(self) -> int | None:
-        return None if self.lag is None else max(0, self.lag.position - self.reached)
+        return None if self.lag is None else self.lag.behind(self.reached)
 
     def lag_seconds(self) -> float | None:
         """How old the newest state is that the log has; 0 if it has everything that the source had when last asked."""

@@ -109,10 +109,9 @@ class Decoder:
         """Whether something that was fed has not left yet, or a transaction is open."""
         return bool(self._messages or self._cuts or self._open is not None)
 
-    @property
-    def whole(self) -> bool:
-        """Whether a transaction that has ended has not left yet."""
-        return COMMIT in self._kinds
+    def ready(self, *, close: bool) -> bool:
+        """Whether there may be units, without more that is fed."""
+        return bool(self._cuts) or (close and COMMIT in self._kinds)
 
     @property
     def pending_bytes(self) -> int:
@@ -168,8 +167,11 @@ class Decoder:
             cut = self._judge.mark(mark) if mark.prefix == self._prefix else None
         elif message[0] not in SKIPPED:
             raise ProtocolError(f"the server sent a pgoutput message of an unknown kind ({message[:40]!r})")
-        if cut is None:
-            return
+        if cut is not None:
+            self.place(cut)
+
+    def place(self, cut: Cut) -> None:
+        """At the end of what was fed."""
         if cut.units or any(oid in self._tables for oid, _ in cut.tables):
             self._cuts.append((self._taken + len(self._messages), cut))
         else:  # a table that is new here has no changes before it

@@ -37,7 +37,6 @@ from trunkline.delivery.changes.schemas import (
 from trunkline.errors import ConfigError, CorruptEntry, TrunklineError
 
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024  # of rows in one entry; larger rows go alone
-_NO_ROWS: Final = memoryview(b"")  # a writer checks heads only
 VERSIONS_KEPT: Final = 4  # in a catalog; rows that follow are of the newest, unless a transaction is streamed again
 EMPTY: Final = Catalog(1, 0, 1, ())
 
@@ -104,14 +103,15 @@ class EntryWriter:
             self._commit_us = unit.transactions[-1].commit_us
         payload = encode_group(self._known.lsn, unit.transactions, unit.tables)
         self._check_size(payload, unit.tables)
-        head, _ = group_head(payload)
+        head, begin = group_head(payload)
+        batches = memoryview(payload)[begin:]
         if request.kind is EntryKind.GROUP:
             heading = entries.Heading(entries.EntryKind.GROUP, self._position(request), end=True)
-            return self._checked(request, payload, entries.Group(self._next(), heading, _NO_ROWS, head))
+            return self._checked(request, payload, entries.Group(self._next(), heading, batches, head))
         heading = entries.Heading(
             entries.EntryKind.PART, self._position(request), index=request.index, end=request.last
         )
-        return self._checked(request, payload, entries.Part(self._next(), heading, _NO_ROWS, head))
+        return self._checked(request, payload, entries.Part(self._next(), heading, batches, head))
 
     def _chunk(self, request: AppendEntry, unit: ChunkRows, touched: Sequence[pa.Table]) -> list[Encoded]:
         [cursor] = request.tables
@@ -133,9 +133,9 @@ class EntryWriter:
             cursor=unit.cursor if last else table.cursor,
         )
         self._check_size(payload, [rows])
-        head, _ = chunk_head(payload)
+        head, begin = chunk_head(payload)
         heading = entries.Heading(entries.EntryKind.CHUNK, self._position(request), end=True)
-        return self._checked(request, payload, entries.Chunk(self._next(), heading, _NO_ROWS, head))
+        return self._checked(request, payload, entries.Chunk(self._next(), heading, memoryview(payload)[begin:], head))
 
     def _catalog(self, request: AppendEntry) -> Encoded:
         if self._reader is None:
@@ -171,7 +171,7 @@ class EntryWriter:
 
     def _checked(self, request: AppendEntry, payload: bytes, entry: entries.DatabaseEntry) -> Encoded:
         try:
-            self._known.feed(entry, rows=False)
+            self._known.feed(entry)
         except CorruptEntry as error:  # B1
             raise TrunklineError(
                 f"the capture made an entry that no reader would take, which is a bug ({error}); it was not written"

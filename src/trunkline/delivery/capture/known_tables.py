@@ -43,6 +43,7 @@ from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchem
 
 logger = logging.getLogger(__name__)
 
+BUSY: Final = "it could not be published yet"
 UNPUBLISHED: Final = "another program removed it from the publication"
 RUNNING: Final = "SELECT pg_current_xact_id()::text, pg_current_snapshot()::text"
 LEFT_OUT_EVERY: Final = 10  # checks: a key that is added to a table does not show in the list of tables
@@ -192,36 +193,32 @@ class KnownTables:
 
     # --- checks ---
 
-    def begin(self) -> list[Unit]:
+    def begin(self) -> Cut:
         """At the beginning of the stream: what it lacks for the tables of the log."""
-        units = self._republish(listed_tables(self._session(), self._patterns))
-        for known in list(self._known.values()):
-            if self._interrupted.get(known.schema.number) == known.schema.generation:
-                units += self._again(known, "it has no key, and was not read to its end").units
-        return units
+        first = self._republish(listed_tables(self._session(), self._patterns))
+        tables = [each for each in self._known.values() if self._interrupted.get(each.schema.number)]
+        broken = [each for each in tables if self._interrupted[each.schema.number] == each.schema.generation]
+        return _together([first, *(self._again(each, "it has no key, and was not read whole") for each in broken)])
 
-    def _republish(self, listed: Collection[int]) -> list[Unit]:
+    def _republish(self, listed: Collection[int]) -> Cut:
         """Tables that another program has removed from the publication: their changes were not streamed."""
         present = self._published.oids()
         absent = [oid for oid in self._oids if oid in listed and oid not in present]
         if not absent:
-            return []
+            return Cut()
         found = definitions_of(self._session(), absent)
         fit = [oid for oid, each in found.items() if not obstacle_of_shape(each)]
         self._moved |= set(absent) - set(fit)  # they leave at the next mark
-        joined, units = self._published.add(fit), list[Unit]()
-        for oid in fit:
-            known = self._oids[oid]
-            cut = self._again(known, UNPUBLISHED) if oid in joined else self._leave(known, UNPUBLISHED)
-            units += cut.units
-        return units
+        joined = self._published.add(fit)
+        known = [(oid in joined, self._oids[oid]) for oid in fit]
+        return _together([(self._again if again else self._leave)(each, UNPUBLISHED) for again, each in known])
 
-    def check(self) -> tuple[list[Unit], int | None]:
-        """Units that count at once, and the number of the check if a mark must confirm what it found (J1)."""
+    def check(self) -> tuple[Cut, int | None]:
+        """What counts at once, and the number of the check if a mark must confirm what it found (J1)."""
         session = self._session()
         self._checks += 1
         listed = listed_tables(session, self._patterns)
-        units = self._republish(listed)
+        republished = self._republish(listed)
         refused = self._published.unidentified()  # clients cannot update them now: this does not wait for a mark
         self._moved |= refused
         if leaving := self._leaving | refused:
@@ -238,13 +235,14 @@ class KnownTables:
             for oid, seen in found.items()
             if (known := self._oids.get(oid)) is not None and not self._as_known(known, seen)
         }
-        units += self._join([each for oid, each in found.items() if oid not in self._oids])
+        joined = self._join([each for oid, each in found.items() if oid not in self._oids])
+        cut = Cut((*republished.units, *joined), republished.tables)
         pending = {oid for each in self._awaited.values() for oid in each}
         awaited = {oid: each for oid, each in awaited.items() if oid not in pending}
         if not awaited:
-            return units, None
+            return cut, None
         self._awaited[self._checks] = awaited
-        return units, self._checks
+        return cut, self._checks
 
     def _as_known(self, known: KnownTable, seen: TableDefinition) -> bool:
         verdict: Verdict = judged(known.schema, relation_of(seen), seen, earlier=seen)
@@ -253,7 +251,7 @@ class KnownTables:
         known.note(seen)
         return True
 
-    def marked(self, number: int) -> Cut | None:
+    def marked(self, number: int) -> Cut:
         """The stream is at the mark of a check."""
         awaited = self._awaited.pop(number, {})
         now = definitions_of(self._session(), sorted(awaited))
@@ -270,9 +268,7 @@ class KnownTables:
                 cuts.append(self._leave(known, reason))
             else:
                 cuts.append(self._moves(known, relation_of(seen), seen, before))
-        units = [unit for cut in cuts if cut is not None for unit in cut.units]
-        tables = [table for cut in cuts if cut is not None for table in cut.tables]
-        return Cut(tuple(units), tuple(tables)) if units or tables else None
+        return _together([cut for cut in cuts if cut is not None])
 
     def _join(self, found: Iterable[TableDefinition]) -> list[Unit]:
         """New tables (J2)."""
@@ -295,7 +291,7 @@ class KnownTables:
         running = self.running()
         for oid in joining:
             if (shape := shapes.get(oid)) is None or obstacle_of_shape(shape):
-                self._moved.add(oid)
+                self._left_out.setdefault(oid, BUSY)
                 continue
             known = KnownTable(schema_of(shape, self._next_number))
             known.definition = shape
@@ -311,6 +307,11 @@ class KnownTables:
     def running(self) -> tuple[int, ...]:
         """J3."""
         return running_transactions(self._session())
+
+
+def _together(cuts: Iterable[Cut]) -> Cut:
+    found = list(cuts)
+    return Cut(tuple(unit for cut in found for unit in cut.units), tuple(each for cut in found for each in cut.tables))
 
 
 def running_transactions(session: psycopg.Connection[Any]) -> tuple[int, ...]:

@@ -16,13 +16,13 @@ from msgspec import Struct
 from trunkline.delivery.capture.mariadb_connection import Session, quoted, texts
 from trunkline.delivery.capture.mariadb_types import Family, declared, may_be_key, unfit_type
 from trunkline.delivery.capture.mariadb_values import CODECS, unfit_charset
+from trunkline.delivery.capture.source import OFFSET_BITS
 from trunkline.delivery.changes.columns import Column, check_columns
 from trunkline.delivery.changes.schemas import SourceColumn
 from trunkline.errors import ConfigError
 
 SYSTEM: Final = ("information_schema", "mysql", "performance_schema", "sys")
-OFFSET_BITS: Final = 40  # of a position: the rest is the number of the file
-OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
+FIRST_OFFSET: Final = 4  # of an event in a file
 NEEDED: Final = {
     "log_bin": ("ON", "log_bin"),
     "binlog_format": ("ROW", "binlog_format = ROW"),

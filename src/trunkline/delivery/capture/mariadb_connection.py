@@ -34,6 +34,8 @@ PASSING: Final = frozenset(
 BROKEN: Final = range(2000, 3000)  # errors of the client: no answer
 NO_BINLOG: Final = 1236
 LOCK_WAIT: Final = 1205
+CUT_OFF: Final = "truncated in the middle of event"
+RIGHTS: Final = (1142, 1143, 1227, 1370)  # errors for the lack of rights
 
 
 class Dsn(Struct, frozen=True):
@@ -41,6 +43,14 @@ class Dsn(Struct, frozen=True):
 
     settings: dict[str, Any]
     shown: str  # without the password
+
+
+class NotContinued(ConfigError):
+    """The binlog does not go on where the log ends: the server was reset or replaced, or has lost a part of it."""
+
+
+class FileCutOff(ConfigError):
+    """A binlog file ends in the middle of an event: the server crashed while it wrote it."""
 
 
 class ServerRefused(Unreachable):
@@ -131,7 +141,7 @@ class Session:
             return ConfigError(
                 f"{self._dsn.shown} refuses this user: {text}; check the user, the password and the host"
             )
-        if code in (1142, 1143, 1227, 1370):
+        if code in RIGHTS:
             return ConfigError(f"{text}; grant that to the user of the capture")
         if code in BROKEN or code in PASSING or code == 0:
             return Unreachable(f"{self._dsn.shown} does not answer: {text or 'the connection is closed'}")
@@ -139,6 +149,9 @@ class Session:
 
     def close(self) -> None:
         """Without a farewell: the server ends what this session has begun."""
+        if (result := self.connection._result) is not None:
+            result.unbuffered_active = False  # the rest is not read
+            self.connection._result = None
         with suppress(Exception):
             self.connection._force_close()
 
@@ -167,6 +180,7 @@ class BinlogConnection:
         self._received = bytearray()
         self._heard = time.monotonic()
         self._closed = False  # by the server
+        self._error: TrunklineError | None = None  # after the packets before
 
     def receive(self, wait_ms: int) -> list[bytes]:
         """Packets that arrived; waits for at most this long if there are none. Raises ``Unreachable``."""
@@ -174,6 +188,8 @@ class BinlogConnection:
             self._wait(wait_ms)
             self._read_available()
         found = self._packets()
+        if not found and self._error is not None:
+            raise self._error
         if not found and self._closed:
             raise Unreachable(
                 "the server has closed the stream; it stopped, or another replica or capture has the server id "
@@ -234,27 +250,33 @@ class BinlogConnection:
                 joined += content
                 content = joined
             if size < PACKET_BYTES_MAX:
-                joined = b""
-                found.append(self._event(content))
-                whole = at
+                joined, whole = b"", at
+                if content[:1] != b"\0":
+                    self._error = self._error or _ended(content)
+                    break
+                found.append(content[1:])
         del received[:whole]
         return found
 
-    def _event(self, message: bytes) -> bytes:
-        if message[:1] == b"\0":
-            return message[1:]
-        if message[:1] == b"\xff":
-            [code] = struct.unpack_from("<H", message, 1)
-            text = message[9:].decode(errors="replace")
-            if code == NO_BINLOG:
-                raise ConfigError(
-                    "the server cannot send its binlog from where the log ends: it was reset or replaced, or a file "
-                    f"is damaged ({text}); capture every table again"
-                )
-            raise Unreachable(f"the server has ended the stream: {text}")
-        if message[:1] == b"\xfe":
-            raise Unreachable("the server has ended the stream")
-        raise ProtocolError("the server sent a message that is no event; restart the capture")
+
+def _ended(message: bytes) -> TrunklineError:
+    """Why the server sends no more events."""
+    if message[:1] == b"\xfe":
+        return Unreachable("the server has ended the stream")
+    if message[:1] != b"\xff" or len(message) < 3:
+        return ProtocolError("the server sent a message that is not an event; restart the capture")
+    [code] = struct.unpack_from("<H", message, 1)
+    text = message[9:].decode(errors="replace")
+    if code == NO_BINLOG and CUT_OFF in text:
+        return FileCutOff(f"a binlog file of the server is damaged ({text}); capture every table again")
+    if code == NO_BINLOG:
+        return NotContinued(
+            "the server cannot send its binlog from where the log ends: it was reset or replaced, or a file is damaged "
+            f"({text}); capture every table again"
+        )
+    if code in RIGHTS:
+        return ConfigError(f"{text}; grant that to the user of the capture")
+    return Unreachable(f"the server has ended the stream: {text}")
 
 
 def quoted(*names: str) -> str:

@@ -106,7 +106,7 @@ class TableReader:
                 column = self.schema.columns[place].name
                 raise ConfigError(
                     f"a value in column {column!r} of {self.text} cannot be captured ({str(error)[:200]}); correct it, "
-                    "then leave the table out and start again, so that it is captured anew afterwards"
+                    "then leave the table out and start again, so that it is captured again afterwards"
                 ) from None
         if any(arrays[place].null_count for place in self._key):
             raise ConfigError(

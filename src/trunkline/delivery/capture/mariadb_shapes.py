@@ -130,7 +130,7 @@ class Shapes:
         assert statement.changes is not None
         if not statement.strict and any(change.what in ("modify", "change") for change in statement.changes):
             raise _Unsure("values may have been cut, because the session was not strict")
-        # A statement names columns as they were before it; so changes of one column twice are not told apart.
+        # A statement names columns as they were before it; so two changes of one column are not understood.
         named = [change.column.lower() for change in statement.changes if change.what != "add"]
         if len(set(named)) < len(named):
             raise _Unsure("it changes a column twice")

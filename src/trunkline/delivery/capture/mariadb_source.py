@@ -4,10 +4,12 @@ A position is the number of a binlog file and an offset in it: ``number << 40 | 
 where it begins in the binlog: a chunk's snapshot sees it if that is before the position of the snapshot.
 
 Rules
- M1  The binlog has a transaction only after its commit was decided, so its parts leave at once. There are two
-     exceptions. One that also changed tables without transactions may end with ROLLBACK: it is forgotten, or, if parts
-     of it have left, its tables are captured again; so are those of one that rolled back to a savepoint. And an XA
-     transaction is there from its PREPARE on: its rows are left out, and its tables captured again when it commits.
+ M1  The binlog has a transaction only after its commit was decided, so its parts leave at once. There are
+     exceptions. One that also changed tables without transactions may end with ROLLBACK, and one may be cut off by a
+     crash of the server (M6): it is forgotten. If parts of it have left, the session ends without its end, so that they
+     do not count, and the next one leaves it out. If it rolled back to a savepoint, its tables are captured again. And
+     an XA transaction is there from its PREPARE on: its rows are left out, and its tables captured again when it
+     commits.
  M2  The stream goes on after a whole transaction, as the log states it. The first event must lie exactly there, and
      every other one directly after the one before.
  M3  Whatever may have changed rows without saying which (a statement in the binlog, an incomplete row, an unclear
@@ -15,10 +17,14 @@ Rules
  M4  The server keeps binlogs as long as it is configured to, and not for this capture.
  M5  A chunk begins between two transactions of the stream, and ends when the stream has passed the place where the
      server was after its rows were read.
+ M6  A file that ends in the middle of an event, and is not the last one, was cut off by a crash of the server. What is
+     open in it was rolled back when the server recovered: the stream goes on in the next file.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import secrets
 import time
 from collections import deque
@@ -27,8 +33,7 @@ from typing import Final
 
 from trunkline.core.capture_messages import Origin, SlotState
 from trunkline.delivery.capture.mariadb_catalog import (
-    OFFSET_BITS,
-    OFFSET_MAX,
+    FIRST_OFFSET,
     Name,
     Patterns,
     SeenTable,
@@ -40,11 +45,20 @@ from trunkline.delivery.capture.mariadb_catalog import (
     server_of,
 )
 from trunkline.delivery.capture.mariadb_chunks import Chunk, ChunkReader, Locked, ShapeChanged, WholeTable
-from trunkline.delivery.capture.mariadb_connection import BinlogConnection, Session, parse_dsn, quoted
+from trunkline.delivery.capture.mariadb_connection import (
+    BinlogConnection,
+    FileCutOff,
+    NotContinued,
+    Session,
+    parse_dsn,
+    quoted,
+)
 from trunkline.delivery.capture.mariadb_rows import Limits
 from trunkline.delivery.capture.mariadb_stream import Stream
 from trunkline.delivery.capture.mariadb_tables import Tables
 from trunkline.delivery.capture.source import (
+    OFFSET_BITS,
+    OFFSET_MAX,
     ChunkRequest,
     ChunkRows,
     KeepAlive,
@@ -58,11 +72,15 @@ from trunkline.delivery.changes.groups import Layout
 from trunkline.delivery.changes.schemas import Catalog
 from trunkline.errors import ConfigError, Unreachable
 
+logger = logging.getLogger(__name__)
+
 TIMELINE: Final = 1  # MariaDB has none: another server, or one that was reset, is another system
 REPLICA_IDS: Final = 1 << 31  # server ids of captures are in the upper half
 REQUESTED_MAX: Final = 0xFFFFFFFF  # offsets that can be requested from the server
 LOCK_AGAIN_S: Final = 2.0
 LOOKS_MAX: Final = 5
+FIRST_EVENT_S_MAX: Final = 30.0
+LOOK_MS: Final = 500
 
 
 class MariaSource:
@@ -85,7 +103,8 @@ class MariaSource:
         self._whole: WholeTable | None = None  # at its place: its rows come now
         self._begun = False  # the low watermark of the request was put
         self._again: tuple[int, float] = (0, 0.0)  # not to be read before the stream, or the clock, is there
-        self._told = 0
+        self._reported = 0
+        self._undone: set[int] = set()  # where transactions begin that were rolled back (M1)
         self._packets: deque[bytes] = deque()  # received, and not taken by the stream yet
 
     # ----------------------------------------------------------------------------------------------------- beginning
@@ -124,15 +143,33 @@ class MariaSource:
         origin, ends = Origin(server.system, TIMELINE), ((TIMELINE, now),)
         if start.position == 0 and not start.create:
             return SourceOpened(origin, ends, SlotState.ABSENT, 0, ())
-        if start.position > 0 and start.position >> OFFSET_BITS not in dict(files):
-            lost = start.position < now
-            return SourceOpened(origin, ends, SlotState.LOST if lost else SlotState.PRESENT, start.position, ())
+        lost = SourceOpened(origin, ends, SlotState.LOST, start.position, ())
+        size = dict(files).get(start.position >> OFFSET_BITS, 0)
+        if start.position > now or start.position & OFFSET_MAX > size > 0 or (start.position and not size):
+            return lost
         position = self._begin(start, now)
         offset = position & OFFSET_MAX
         self._binlog = BinlogConnection(
-            self._dsn, self._replica, server.file(position), offset if offset <= REQUESTED_MAX else 4
+            self._dsn, self._replica, server.file(position), offset if offset <= REQUESTED_MAX else FIRST_OFFSET
         )
+        try:
+            self._check_continued(position, now)
+        except NotContinued as error:
+            logger.warning("%s", error)
+            self.close()
+            return lost
         return SourceOpened(origin, ends, SlotState.PRESENT, position, ())
+
+    def _check_continued(self, position: int, now: int) -> None:
+        """M2: if there are events after the position, the first of them is read."""
+        stream, binlog, deadline = self._stream, self._binlog, time.monotonic() + FIRST_EVENT_S_MAX
+        assert stream is not None
+        assert binlog is not None
+        with contextlib.suppress(FileCutOff):  # it comes again
+            while position < now and not stream.checked:
+                stream.feed(deque(binlog.receive(LOOK_MS)), None)
+                if time.monotonic() > deadline:
+                    raise Unreachable("the server does not send its binlog")
 
     def _begin(self, start: SourceStart, now: int) -> int:
         """The tables that the log lacks, or has under another shape, come first."""
@@ -144,7 +181,7 @@ class MariaSource:
                 break
             found = look(session, self._patterns)
         tables = self._tables = Tables(start.catalog, replaced=start.position == 0)
-        stream = self._stream = Stream(server, self._patterns, tables, self._look, position, self._limits)
+        stream = self._stream = Stream(server, self._patterns, tables, self._look, position, self._limits, self._undone)
         for schema in list(tables):
             name = (schema.schema, schema.name)
             if not self._patterns.match(name) or (start.position == 0 and name not in found):
@@ -159,7 +196,7 @@ class MariaSource:
         for number in _broken_off(start.catalog):
             if start.position and (partial := tables.get(number)) is not None:
                 stream.put(tables.recapture(partial, None, position, "it has no key, and was not read to its end"))
-        self._told = 0
+        self._reported = 0
         return position
 
     def _look(self, name: Name) -> SeenTable | None:
@@ -184,19 +221,35 @@ class MariaSource:
             raise Unreachable("the stream of the server has not begun")
         self._begin_chunk()
         if not self._packets:
-            self._packets.extend(binlog.receive(0 if stream.units else wait_ms))
+            try:
+                self._packets.extend(binlog.receive(0 if stream.units else wait_ms))
+            except FileCutOff as error:
+                self._skip_file(stream, error)
         while stream.feed(self._packets, None if self._chunk is None else self._chunk.high):
             self._end_chunk()
             if self._whole is not None:
                 break  # nothing may come before its rows
         if close:
             stream.close_group()
-        if stream.idle and stream.whole > self._told:
+        if stream.idle and stream.whole > self._reported:
             stream.units.append(KeepAlive(stream.whole))
-            self._told = stream.whole
+            self._reported = stream.whole
         units = list(stream.units)
         stream.units.clear()
         return units
+
+    def _skip_file(self, stream: Stream, error: FileCutOff) -> None:
+        """M6."""
+        server, now = self._opened_server(), position_now(self._control_session(), self._opened_server())
+        if stream.position >> OFFSET_BITS >= now >> OFFSET_BITS:
+            raise error
+        logger.warning(
+            "the binlog file %s ends in the middle of an event: the server crashed", server.file(stream.position)
+        )
+        position = stream.skip_file()
+        if self._binlog is not None:
+            self._binlog.close()
+        self._binlog = BinlogConnection(self._dsn, self._replica, server.file(position), position & OFFSET_MAX)
 
     def wake(self) -> None:
         if (binlog := self._binlog) is not None:
@@ -212,7 +265,7 @@ class MariaSource:
         except Unreachable:
             self._close_control()
             raise
-        return Lag(now, sum(size for _, size in files))
+        return Lag(now, 0, tuple(files))
 
     def recapture(self, table: int, why: str) -> None:
         """At the next place in the stream; a crash before that forgets the request."""
@@ -268,7 +321,7 @@ class MariaSource:
             self._on_shape_changed(error)
 
     def _on_shape_changed(self, error: ShapeChanged) -> None:
-        """The stream tells later what happened to the table, and the capture then asks again."""
+        """The stream says later what happened to the table, and the capture then asks again."""
         stream = self._stream
         assert stream is not None
         now = position_now(self._control_session(), self._opened_server())

@@ -12,7 +12,14 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.delivery.capture import mariadb_events as events
-from trunkline.delivery.capture.mariadb_catalog import OFFSET_MAX, Name, Patterns, SeenTable, Server
+from trunkline.delivery.capture.mariadb_catalog import (
+    FIRST_OFFSET,
+    Name,
+    Patterns,
+    SeenTable,
+    Server,
+)
+from trunkline.delivery.capture.mariadb_connection import NotContinued
 from trunkline.delivery.capture.mariadb_ddl import Statement, parsed
 from trunkline.delivery.capture.mariadb_events import Event, GtidFlag, Kind, Query
 from trunkline.delivery.capture.mariadb_rows import Gathering, Limits, TableReader, truncation
@@ -20,9 +27,9 @@ from trunkline.delivery.capture.mariadb_shapes import Shapes
 from trunkline.delivery.capture.mariadb_tablemap import MALFORMED, TableMap, table_map
 from trunkline.delivery.capture.mariadb_tables import Tables, described, seen_in
 from trunkline.delivery.capture.mariadb_types import fits
-from trunkline.delivery.capture.source import SchemaUnit, Unit
+from trunkline.delivery.capture.source import OFFSET_BITS, OFFSET_MAX, SchemaUnit, Unit
 from trunkline.delivery.changes.schemas import TableSchema
-from trunkline.errors import ConfigError, ProtocolError
+from trunkline.errors import ConfigError, ProtocolError, Unreachable
 
 RESET: Final = "the server was reset or replaced; capture every table again"
 IGNORABLE: Final = 0x80  # a flag of events that older readers may skip
@@ -45,14 +52,23 @@ class Stream:
     """One reading of the binlog, from a position on."""
 
     def __init__(
-        self, server: Server, patterns: Patterns, tables: Tables, look: Look, position: int, limits: Limits
+        self,
+        server: Server,
+        patterns: Patterns,
+        tables: Tables,
+        look: Look,
+        position: int,
+        limits: Limits,
+        undone: set[int],
     ) -> None:
+        """``undone``: where transactions begin that are known to be rolled back; more are added."""
         self._server, self._patterns, self._tables, self._look = server, patterns, tables, look
         self._shapes = Shapes(tables, patterns, look)
         self._gathering = Gathering(limits)
+        self._undone = undone
         self._begin = position  # M2: what is before it is skipped
-        self._at = position & ~OFFSET_MAX | 4  # after the last event
-        self._checked = False
+        self._at = position & ~OFFSET_MAX | FIRST_OFFSET  # after the last event
+        self.checked = False  # the first event lies where the log ends (M2)
         self._open: OpenGroup | None = None
         self._readers: dict[bytes, TableReader | None] = {}  # by table map
         self._maps: dict[int, TableReader | None] = {}  # by the server's number of a table
@@ -60,6 +76,11 @@ class Stream:
         self.whole = position  # everything before is in a unit, or in the open group
         self.units: deque[Unit] = deque()
         self.checksums = True
+
+    @property
+    def position(self) -> int:
+        """After the last event."""
+        return self._at
 
     @property
     def between(self) -> bool:
@@ -137,7 +158,7 @@ class Stream:
         self._advance(event)
         if self._at <= self._begin:
             return
-        if not self._checked and kind != Kind.FORMAT:
+        if not self.checked and kind != Kind.FORMAT:
             self._check_first(before, event)
         self._on_event(event, before)
         if self._open is None:
@@ -151,7 +172,7 @@ class Stream:
         if event.kind == Kind.TABLE_MAP:
             self._at += event.end - self._at & 0xFFFFFFFF
         if self._at & 0xFFFFFFFF != event.end:
-            raise ConfigError(
+            raise NotContinued(
                 f"an event of the binlog ends at {event.end} and not at {self._server.file(self._at)}:"
                 f"{self._at & OFFSET_MAX}: {RESET}"
             )
@@ -161,20 +182,30 @@ class Stream:
         position = self._server.position(name, offset)
         if position == self._at:
             return
-        if position < self._at and self._checked:
+        if position < self._at and self.checked:
             raise ProtocolError("the server went back to an earlier binlog file; restart the capture")
         if self._open is not None:  # the server crashed while it wrote it, and then rolled it back
             self._end(committed=False)
         self._maps.clear()
-        self._readers.clear()  # numbers of tables begin anew when the server restarts
+        self._readers.clear()  # numbers of tables begin again when the server restarts
         self._at = position
         self.whole = max(self.whole, position)
 
+    def skip_file(self) -> int:
+        """The rest of this file was never written, and what is open in it was rolled back. Returns where to go on."""
+        if self._open is not None:
+            self._end(committed=False)
+        self._maps.clear()
+        self._readers.clear()
+        self._at = ((self._at >> OFFSET_BITS) + 1) << OFFSET_BITS | FIRST_OFFSET
+        self.whole = max(self.whole, self._at)
+        return self._at
+
     def _check_first(self, before: int, event: Event) -> None:
         """M2."""
-        self._checked = True
+        self.checked = True
         if before < self._begin or event.kind not in events.BETWEEN:
-            raise ConfigError(
+            raise NotContinued(
                 f"no transaction of the binlog begins at {self._server.file(self._begin)}:{self._begin & OFFSET_MAX}, "
                 f"where the log ends: {RESET}"
             )
@@ -211,9 +242,12 @@ class Stream:
     def _end(self, *, committed: bool = True) -> None:
         group, gathering = self._opened(), self._gathering
         touched, undone = set(gathering.touched), group.undone
+        if gathering.parts and not committed:
+            self._undone.add(group.begin)
+            raise Unreachable(
+                "a large transaction was rolled back, and parts of it have left: it is left out from now on"
+            )
         if gathering.parts:
-            undone = undone or not committed
-            self._open = None
             self.units.append(gathering.part(group.begin, group.commit_us, end=self._at, last=True))
             gathering.forget()
         elif committed:
@@ -223,7 +257,7 @@ class Stream:
         self._open = None
         self.whole = self._at
         if undone:
-            self._recapture(touched, "a transaction with tables without transactions was rolled back")
+            self._recapture(touched, "a part of a transaction was rolled back")
         if gathering.full():
             self.close_group()
 
@@ -356,7 +390,8 @@ class Stream:
                 )
             return
         self._gathering.add(reader, reader.rows(event.kind, body, head.at), len(body))
-        if self._opened().prepared:
+        group = self._opened()
+        if group.prepared or group.begin in self._undone:
             self._gathering.leave_out()
         elif self._gathering.overflowing():
             self.close_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Final
@@ -214,4 +215,5 @@ def _labels(content: bytes) -> Iterator[tuple[bytes, ...]]:
         yield tuple(found)
 
 
-MALFORMED: Final = (struct.error, IndexError, UnicodeDecodeError, ValueError)  # what reading beyond an end raises
+# What reading a malformed event raises.
+MALFORMED: Final = (struct.error, LookupError, ValueError, TypeError, OverflowError, zlib.error)

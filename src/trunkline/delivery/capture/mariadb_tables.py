@@ -160,7 +160,7 @@ def described(schema: TableSchema | SeenTable, seen: TableMap) -> bool:
 
 
 def seen_in(seen: TableMap) -> SeenTable:
-    """As much as a table map tells. Raises ``ConfigError`` for a type that cannot be captured."""
+    """As much as a table map says. Raises ``ConfigError`` for a type that cannot be captured."""
     columns = []
     for number, wire in enumerate(seen.columns, 1):
         shape = from_wire(wire)

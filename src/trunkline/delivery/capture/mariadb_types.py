@@ -79,6 +79,12 @@ WIRE_INTEGERS: Final = {
     Wire.TINY: "TINYINT", Wire.SHORT: "SMALLINT", Wire.INT24: "INTEGER", Wire.LONG: "INTEGER", Wire.LONGLONG: "BIGINT",
 }  # fmt: skip
 
+# Of the metadata of a column: digits, bytes of a length, bytes of a number of labels.
+LARGEST: Final[dict[int, int]] = {
+    Wire.DATETIME2: 6, Wire.TIMESTAMP2: 6, Wire.TIME2: 6, Wire.NEWDECIMAL: 65, Wire.BLOB: 4, Wire.GEOMETRY: 4,
+    Wire.ENUM: 2, Wire.SET: 8, Wire.BIT: 8,
+}  # fmt: skip
+
 
 class Declared(Struct, frozen=True):
     """A type in our vocabulary, and what it is in MariaDB."""
@@ -98,8 +104,8 @@ def declared(text: str) -> Declared | None:
         return None
     name, rest = SYNONYMS.get(found[1], found[1]), found[3]
     sizes = [int(size) for size in re.findall(r"\d+", found[2] or "")] if name not in ("enum", "set") else []
-    if "compressed" in rest or "old" in rest:
-        return None  # compressed columns; UUIDs in the form of early versions
+    if "compressed" in rest or "/*" in rest:
+        return None  # compressed columns; UUIDs and times in an earlier form, which a comment marks
     if name in INTEGERS:
         unsigned = "unsigned" in rest or "zerofill" in rest
         return Declared("U" * unsigned + INTEGERS[name], Family.INTEGER)
@@ -137,6 +143,8 @@ def _characters(name: str, sizes: Sequence[int], rest: str) -> Declared:
 
 def from_wire(wire: WireColumn) -> Declared | None:
     """As far as rows of the binlog tell: a UUID looks like 16 bytes, and JSON like a text."""
+    if wire.first > LARGEST.get(wire.type, wire.first) or (wire.type == Wire.NEWDECIMAL and wire.second > wire.first):
+        return None
     if wire.type in WIRE_INTEGERS:
         return Declared("U" * wire.unsigned + WIRE_INTEGERS[Wire(wire.type)], Family.INTEGER)
     if wire.type == Wire.NEWDECIMAL:

@@ -90,7 +90,6 @@ class _Stream:
         self.tables = tables
         self.chunks = chunks
         self.reader = secrets.token_hex(8)
-        self.early: list[Unit] = []  # from checks
         self.request: ChunkRequest | None = None
         self.high: int | None = None  # the attempt whose high watermark was streamed
         self.paused = False  # a table without a key is being read, at this place of the stream
@@ -196,10 +195,9 @@ class PostgresSource:
         tables = KnownTables(self._connection, self._patterns, self._database.slot, start.catalog)
         decoder = Decoder(self, self._limits, prefix=self._prefix, position=start.position)
         with self._asking():
-            early = tables.begin()
+            decoder.place(tables.begin())
         chunks = ChunkReader(self._database.address, self._prefix, tables.newest, tables.check_again, self.wake)
         self._stream = _Stream(connection, decoder, tables, chunks)
-        self._stream.early = early
 
     def close(self) -> None:
         stream, self._stream = self._stream, None
@@ -222,11 +220,10 @@ class PostgresSource:
 
     def receive(self, wait_ms: int, *, close: bool) -> Sequence[Unit]:
         stream = self._opened()
-        units, stream.early = stream.early, []
         if time.monotonic() >= stream.check_at:
-            units += self._check(stream)
-        units += self._rows(stream)
-        wait_ms = 0 if units or (close and stream.decoder.whole) else wait_ms
+            self._check(stream)
+        units = self._rows(stream)
+        wait_ms = 0 if units or stream.decoder.ready(close=close) else wait_ms
         received = Received([], 0)
         if stream.paused:
             stream.connection.stay(wait_ms)
@@ -252,8 +249,13 @@ class PostgresSource:
         stream.connection.confirm(Status(stream.confirmed, stream.confirmed, stream.confirmed))
 
     def lag(self) -> Lag:
-        with self._asking() as session:
-            [(position, retained)] = session.execute(LAG.encode(), (self._database.slot,)).fetchall()
+        """Also while the stream is closed: the server keeps WAL for the slot."""
+        session = self._session or ServerSession(self._database.address)
+        try:
+            [(position, retained)] = session.ask(LAG, self._database.slot)
+        finally:
+            if session is not self._session:
+                session.close()
         return Lag(position, retained)
 
     # --- chunks ---
@@ -307,20 +309,20 @@ class PostgresSource:
                 return stream.tables.resnapshot(schema, name, why)
         return None
 
-    def _check(self, stream: _Stream) -> list[Unit]:
+    def _check(self, stream: _Stream) -> None:
         began = time.monotonic()
         with self._asking() as session:
             [(xid,)] = session.execute(XID).fetchall()
             stream.decoder.near = int(xid)
-            units, number = stream.tables.check()
+            cut, number = stream.tables.check()
+            stream.decoder.place(cut)
             if number is not None:
                 message = message_text(CheckMessage(stream.reader, number))
                 session.execute(EMIT_FLUSHED, (self._prefix, message))
         stream.connection.ask()
         now = time.monotonic()
-        idle = not units and number is None
+        idle = not cut.units and number is None
         stream.check_at = now + max(self._check_s, min(CHECK_S_MAX, CHECK_SHARE_MAX * (now - began)) if idle else 0)
-        return units
 
     # --- sessions ---
 

@@ -18,7 +18,10 @@ from trunkline.delivery.capture.postgres_catalog import TableDefinition, definit
 logger = logging.getLogger(__name__)
 
 BATCH: Final = 100  # tables of one statement; more: more locks at once than a server may have
-LOCK_MS: Final = 1_000  # the stream waits meanwhile
+LOCK_MS: Final = (
+    500  # the stream waits meanwhile; shorter than `deadlock_timeout`, so that no other client is the victim
+)
+BUSY_MAX: Final = 3  # tables of a batch that are waited for; the rest of it is tried later
 PUBLISHED: Final = (
     "SELECT r.prrelid::bigint FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid "
     "WHERE p.pubname = %s"
@@ -40,6 +43,7 @@ BUSY: Final = (
 )
 
 Session = Callable[[], psycopg.Connection[Any]]
+_Change = Callable[[Sequence[int], set[int]], dict[int, TableDefinition]]
 
 
 class PublishedTables:
@@ -77,12 +81,7 @@ class PublishedTables:
             left |= self._alter(batch, set(), self._drop).keys()
         return left
 
-    def _alter(
-        self,
-        oids: Sequence[int],
-        present: set[int],
-        change: Callable[[Sequence[int], set[int]], dict[int, TableDefinition]],
-    ) -> dict[int, TableDefinition]:
+    def _alter(self, oids: Sequence[int], present: set[int], change: _Change) -> dict[int, TableDefinition]:
         """Together or, if one of them cannot be altered now, each alone."""
         session = self._session()
         try:
@@ -91,13 +90,23 @@ class PublishedTables:
                 return change(oids, present)
         except BUSY as error:
             if len(oids) > 1:
-                return {oid: found for each in oids for oid, found in self._alter([each], present, change).items()}
+                return self._alter_each(oids, present, change)
             [oid] = oids
             why = str(error).splitlines()[0]
             if self._reported.get(oid) != why:
                 self._reported[oid] = why
                 logger.warning("the publication %s is not altered for table %d; tried again: %s", self._name, oid, why)
             return {}
+
+    def _alter_each(self, oids: Sequence[int], present: set[int], change: _Change) -> dict[int, TableDefinition]:
+        found, busy = dict[int, TableDefinition](), 0
+        for oid in oids:
+            altered = self._alter([oid], present, change)
+            found |= altered
+            busy += not altered
+            if busy == BUSY_MAX:
+                break
+        return found
 
     def _add(self, oids: Sequence[int], present: set[int]) -> dict[int, TableDefinition]:
         found = definitions_of(self._session(), oids)

@@ -19,13 +19,16 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from trunkline.core.capture_messages import Origin, SlotState
 from trunkline.delivery.changes.groups import TableRows, Transaction
 from trunkline.delivery.changes.schemas import Catalog, TableSchema
+
+OFFSET_BITS: Final = 40  # of a position in MariaDB's binlog: the rest is the number of the file
+OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
 
 
 class SourceStart(Struct, frozen=True):
@@ -109,7 +112,17 @@ class Lag(Struct, frozen=True):
     """How far the source is ahead, and what it keeps for the capture, in bytes."""
 
     position: int  # of the source, now
-    retained: int  # of WAL or binlog, kept for this capture
+    retained: int  # of WAL, kept for this capture
+    files: tuple[tuple[int, int], ...] = ()  # of MariaDB's binlog: numbers and sizes; positions do not count bytes
+
+    def behind(self, position: int) -> int:
+        """How many bytes the source is ahead of a position."""
+        if position >= self.position:
+            return 0
+        if not self.files:
+            return self.position - position
+        kept = sum(size for number, size in self.files if number >= position >> OFFSET_BITS)
+        return max(0, kept - (position & OFFSET_MAX))
 
 
 class DatabaseSource(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trunkline.delivery.capture.mariadb_catalog import position_now, server_of
+from trunkline.delivery.capture.mariadb_catalog import binlog_files, position_now, server_of
 from trunkline.delivery.capture.mariadb_connection import Session, parse_dsn
 from trunkline.delivery.capture.postgres_source import LAG
 from trunkline.delivery.capture.server_session import ServerAddress, ServerSession
@@ -39,6 +39,6 @@ def postgres_estimates(address: ServerAddress) -> dict[str, int]:
 def mariadb_lag(dsn: str) -> Lag:
     session = Session(parse_dsn(dsn))
     try:
-        return Lag(position_now(session, server_of(session, ANY_REPLICA)), 0)
+        return Lag(position_now(session, server_of(session, ANY_REPLICA)), 0, tuple(binlog_files(session)))
     finally:
         session.close()

@@ -6,7 +6,7 @@ It goes through all changes one by one, with every live row in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -30,22 +30,39 @@ def rebuild(entries: Iterable[Entry], upto: int) -> dict[int, pa.Table]:
     The entries begin before the first chunk of any table. Raises ``CorruptEntry``, and ``ValueError`` if ``upto`` is
     not an end, if there is no catalog before it, or if a change does not fit a complete table.
     """
-    found = (entry_of(entry) for entry in entries if entry.glsn <= upto)
+    last, found = None, dict[int, pa.Table]()
+    for last, _, tables in _rebuilt(entry for entry in entries if entry.glsn <= upto):
+        if last == upto:
+            found = tables()
+    if last != upto:
+        raise ValueError(f"position {upto} is not an end; the one before it is {last}")
+    return found
+
+
+def rebuilt_states(entries: Iterable[Entry]) -> Iterator[tuple[int, DatabaseReader, dict[int, pa.Table]]]:
+    """At each end: its position, the reader there, and what ``rebuild`` returns."""
+    for glsn, reader, tables in _rebuilt(entries):
+        yield glsn, reader, tables()
+
+
+def _rebuilt(entries: Iterable[Entry]) -> Iterator[tuple[int, DatabaseReader, Callable[[], dict[int, pa.Table]]]]:
+    found = (entry_of(entry) for entry in entries)
     start = next((entry for entry in found if isinstance(entry, CatalogEntry)), None)
     if start is None or any(table.chunks for table in start.catalog.tables):
         raise ValueError("the entries do not begin with a catalog of tables without rows")
     reader = DatabaseReader(start)
     states: dict[int, _Table] = {}
     complete: set[int] = set()
-    last = None
+
+    def tables() -> dict[int, pa.Table]:
+        chosen = sorted(complete)
+        return {number: states.setdefault(number, _Table()).rows(reader.versions(number)) for number in chosen}
+
     for end in ends(reader, found):
-        last = end.glsn
         for step in end.steps:
             _apply(reader, states, complete, step)
         complete = {table.newest.number for table in reader.tables() if table.complete}
-    if last != upto:
-        raise ValueError(f"position {upto} is not an end; the one before it is {last}")
-    return {number: states.setdefault(number, _Table()).rows(reader.versions(number)) for number in sorted(complete)}
+        yield end.glsn, reader, tables
 
 
 def _apply(reader: DatabaseReader, states: dict[int, _Table], complete: set[int], step: Step) -> None:

@@ -12,6 +12,8 @@ Rules
  H5  A truncation, a new generation and the first chunk of a table without a key end everything before them.
  H6  A removal states its key alone, unless the replica identity is FULL. So routing column and key of a pipeline must
      be in the table's key, or its identity FULL: otherwise it is not known which destination has the row.
+ H7  Changes with different keys cannot be compared. A state is put together up to the change of the key, then with the
+     new one; a window over it has no net changes, and its destinations are seeded again.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from trunkline.delivery.changes.groups import KIND, SEQ, TX, UNCHANGED, Layout, 
 from trunkline.delivery.changes.net import row_codes
 from trunkline.delivery.changes.rows import ORIGIN_COLUMN, ROUTE_COLUMN, UNCHANGED_COLUMN, NetChanges
 from trunkline.delivery.changes.schemas import Identity, TableSchema
-from trunkline.errors import DestinationHalted
+from trunkline.errors import DestinationHalted, SourceExpired
 
 COMPACT_ROWS: Final = 500_000  # of a state; more: more memory, fewer: rows are compared more often
 
@@ -48,6 +50,7 @@ class TableChanges:
         self._open: list[_Piece] = []  # of parts whose last one is to come
         self._transaction = 0
         self._rows_max = COMPACT_ROWS
+        self._schema: TableSchema | None = None  # the newest
         self.emptied = False
 
     def add(self, reader: DatabaseReader, step: Step) -> None:
@@ -56,6 +59,7 @@ class TableChanges:
             self._open = []
         if self._number in step.emptied:
             self._pieces, self._open, self.emptied = [], [], True
+        self._rekey(reader)
         self._open += [_Piece(self._transaction, step.glsn, rows) for rows in step.rows if rows.number == self._number]
         if step.end:
             self._pieces += self._open
@@ -64,18 +68,25 @@ class TableChanges:
             if self._compacts and sum(each.rows.batch.num_rows for each in self._pieces) > self._rows_max:
                 self._compact(reader)
 
-    def _compact(self, reader: DatabaseReader) -> None:
+    def _rekey(self, reader: DatabaseReader) -> None:
+        """H7."""
+        before, self._schema = self._schema, next(reversed(reader.versions(self._number)), None)
+        if before is None or self._schema is None or not self._compacts or not self._pieces:
+            return
+        if _key_numbers(before) != _key_numbers(self._schema):
+            self._compact(reader, before.version)
+
+    def _compact(self, reader: DatabaseReader, version: int | None = None) -> None:
         """Replace the changes so far by the rows that they left."""
-        history = self.history(reader)
-        rows = history.state()
+        rows = self.history(reader, version).state()
         self._pieces = [_Piece(-1, 0, rows)]
         self._rows_max = max(COMPACT_ROWS, 2 * rows.batch.num_rows)
 
-    def history(self, reader: DatabaseReader) -> TableHistory:
-        """All rows so far, under the newest version of the table."""
-        versions = reader.versions(self._number)
-        placed = [(each, reader.presented(each.rows).batch) for each in self._pieces if each.rows.batch.num_rows]
-        return TableHistory(versions, placed)
+    def history(self, reader: DatabaseReader, version: int | None = None) -> TableHistory:
+        """All rows so far, under a version of the table, the newest if ``None``. Raises ``SourceExpired`` (H7)."""
+        versions = [each for each in reader.versions(self._number) if version is None or each.version <= version]
+        pieces = [each for each in self._pieces if each.rows.batch.num_rows]
+        return TableHistory(versions, [(each, reader.presented(each.rows, version).batch) for each in pieces])
 
 
 class _Piece:
@@ -111,10 +122,18 @@ class TableHistory:
         self._arrival = np.isin(self._kinds, (RowKind.INSERT, RowKind.UPDATE_NEW, RowKind.READ))
         whole = [version for version, each in self._by_version.items() if each.identity is Identity.FULL]
         self._whole = self._arrival | np.isin(self._versions, whole)
+        self._check_one_key()
         self._unstated: dict[int, int] = {}  # row -> bits of columns whose values it lacks
         self._origins: dict[int, int] = {}  # such a row -> the row with the key that it had before; -1: it had none
         self._codes = row_codes(self._rows.select(self.schema.key)) if self.schema.key else None
         self._fill()
+
+    def _check_one_key(self) -> None:
+        """H7."""
+        changes = self._versions[self._kinds != RowKind.READ]
+        for version in np.unique(changes).tolist():
+            if _key_numbers(self._by_version[version]) != _key_numbers(self.schema):
+                raise SourceExpired(f"the key of {qualified(self.schema)} changed; the destination is seeded again")
 
     # ------------------------------------------------------------------------------------------------------- results
 
@@ -153,7 +172,7 @@ class TableHistory:
         if self._unstated and any(self._missing(row, columns) for row in kept.tolist()):
             raise DestinationHalted(
                 f"{qualified(self.schema)}: the log lacks values of a row, though its snapshot is complete; this is "
-                "a bug, please report it, and capture the table again"
+                "a bug, please report it, and run `trunkline capture resnapshot`"
             )
         return self._routed(kept, columns, routing)
 
@@ -276,8 +295,8 @@ class TableHistory:
         origins = [self._origins[row] if missing else None for row, missing in zip(kept.tolist(), bits, strict=True)]
         if -1 in origins:
             raise DestinationHalted(
-                f"{qualified(self.schema)}: the log has an update of a row that it removed before; capture the table "
-                "again, then reseed"
+                f"{qualified(self.schema)}: the log has an update of a row that it removed before; run "
+                "`trunkline capture resnapshot`"
             )
         keys = self._routed(np.arange(len(self._kinds)), tuple(each for each in columns if each.name in key), routing)
         taken = keys.select([ROUTE_COLUMN, *key]).take(pa.array(origins, pa.int64())).combine_chunks()
@@ -310,9 +329,13 @@ def check_identity(stated: TableSchema, newest: TableSchema, needed: Sequence[st
         raise DestinationHalted(
             f"the log has of a removed row of {qualified(newest)} only its key ({', '.join(stated.key) or 'nothing'}), "
             f"but not {' and '.join(map(repr, lacking))}, by which destinations are found; run "
-            f"ALTER TABLE {qualified(newest)} REPLICA IDENTITY FULL and capture the table again, or route and identify "
-            "rows by columns of its key"
+            f"ALTER TABLE {qualified(newest)} REPLICA IDENTITY FULL, then reseed, or route and identify rows by "
+            "columns of its key"
         )
+
+
+def _key_numbers(schema: TableSchema) -> set[int]:
+    return {column.number for column in schema.columns if column.name in schema.key}
 
 
 def _lone_updates(kinds: npt.NDArray[Any]) -> Flags:

@@ -42,7 +42,7 @@ def looked_up(
     if not request.key:
         raise DestinationHalted(
             "an update did not state all values of its row, and without `key` the row cannot be looked up; give the "
-            "pipeline a key, or the table REPLICA IDENTITY FULL and capture it again"
+            "pipeline a key, or the table REPLICA IDENTITY FULL, then reseed"
         )
     live = source.live(through, request, keys)
     _check_each_once(keys, live)
@@ -59,5 +59,5 @@ def _check_each_once(keys: pa.Table, live: pa.Table) -> None:
     if len(live) != len(keys) or not np.array_equal(np.unique(wanted), np.unique(found)):
         raise DestinationHalted(
             "an update did not state all values of its row, and several rows of the source share its key; make the "
-            "key unique, or give the table REPLICA IDENTITY FULL and capture it again"
+            "key unique, or give the table REPLICA IDENTITY FULL, then reseed"
         )

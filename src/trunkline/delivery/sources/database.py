@@ -203,7 +203,7 @@ class DatabaseTableSource(Struct, frozen=True):
         if reader is None:
             raise DestinationHalted(
                 f"the log {self.address.log} was trimmed, so that it no longer has all rows of {self.table} at "
-                f"{version}; capture the table again, then reseed"
+                f"{version}; run `trunkline capture resnapshot`: that captures the table again"
             )
         changes = TableChanges(number, compacts=True)
         for entry in opened.cursor.entries(reader.glsn + 1, version):
