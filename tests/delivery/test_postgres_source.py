@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -195,6 +196,41 @@ def test_a_column_that_was_dropped_and_added_again_is_another_one(shop: Shop) ->
     driver.until_streamed(shop.lsn())
     assert_same(shop, driver, "t")
     assert len([each for each in driver.units if isinstance(each, SchemaUnit)]) > 1
+
+
+def test_j5_a_shape_is_judged_when_others_see_its_transaction(shop: Shop) -> None:
+    """Before, the catalog still has the column that was dropped: the new one of its type would pass for it."""
+    shop.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    driver = shop.driver()
+    driver.until(lambda: driver.complete("t"))
+    driver.source.close()
+    change = ("ALTER TABLE t DROP COLUMN n", "ALTER TABLE t ADD COLUMN m int", "INSERT INTO t VALUES (3, 3)")
+    writer = threading.Thread(target=shop.run, args=change)
+    with psycopg.connect(shop.dsn, autocommit=True) as admin:
+        _set_standby(admin, "absent")
+        try:
+            writer.start()
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            while admin.execute(waiting).fetchall() != [(1,)]:
+                assert writer.is_alive()
+            timer = threading.Timer(0.5, lambda: _set_standby(admin, ""))
+            driver.source = shop.source()
+            driver.open()
+            timer.start()
+            driver.until_streamed(shop.lsn())
+            timer.join()
+        finally:
+            _set_standby(admin, "")
+            writer.join()
+    driver.until(lambda: driver.complete("t"))
+    driver.until_streamed(shop.lsn())
+    assert_same(shop, driver, "t")
+
+
+def _set_standby(admin: psycopg.Connection[Any], name: str) -> None:
+    """A commit waits for a standby of this name; empty: for none."""
+    admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'".encode())
+    admin.execute("SELECT pg_reload_conf()")
 
 
 def test_a_table_without_an_identity_is_left_out_until_it_has_one(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from trunkline.delivery.capture.change_batches import (
     BEGIN,
+    BEGIN_FORM,
     COMMIT,
     COMMIT_BYTES,
     OpenTransaction,
@@ -75,8 +76,8 @@ class Cut(Struct, frozen=True):
 class Judge(Protocol):
     """Knows what a shape and a mark mean. It is asked in the order of the stream, when they are fed."""
 
-    def expect(self, oids: Collection[int]) -> None:
-        """Shapes of these tables follow."""
+    def expect(self, oids: Collection[int], xids: Collection[int]) -> None:
+        """Shapes of these tables follow, in these transactions (of which 32 bits are known)."""
         ...
 
     def relation(self, relation: Relation, lsn: int) -> Cut | None:
@@ -127,7 +128,7 @@ class Decoder:
         if not kinds.translate(None, ORDINARY):
             self._add(messages, kinds)
             return
-        self._judge.expect({_oid(each) for each, kind in zip(messages, kinds, strict=True) if kind == RELATION})
+        self._expect(messages, kinds)
         first = 0
         for number, kind in enumerate(kinds):
             if kind not in ORDINARY:
@@ -152,6 +153,22 @@ class Decoder:
                 yield unit
 
     # --- what is fed ---
+
+    def _expect(self, messages: Sequence[bytes], kinds: bytes) -> None:
+        oids, xids, begin = set[int](), set[int](), self._begin()
+        for message, kind in zip(messages, kinds, strict=True):
+            if kind == BEGIN:
+                begin = message
+            elif kind == RELATION:
+                oids.add(_oid(message))
+                xids |= {_xid(begin)} if begin else set()
+        opened = {self._open.xid & 0xFFFF_FFFF} if not begin and oids and self._open is not None else set()
+        self._judge.expect(oids, xids | opened)
+
+    def _begin(self) -> bytes:
+        """That of the transaction at the end of what was fed; empty: it has left."""
+        at = self._kinds.rfind(BEGIN)
+        return self._messages[at] if at >= 0 else b""
 
     def _add(self, messages: Sequence[bytes], kinds: bytes) -> None:
         self._messages += messages
@@ -179,8 +196,8 @@ class Decoder:
 
     def _commit_lsn(self) -> int:
         """Of the transaction at the end of what was fed."""
-        if (at := self._kinds.rfind(BEGIN)) >= 0:
-            [lsn] = LSN_FORM.unpack_from(self._messages[at], 1)
+        if begin := self._begin():
+            [lsn] = LSN_FORM.unpack_from(begin, 1)
             return int(lsn)
         return self._open.commit_lsn if self._open is not None else self._end_lsn
 
@@ -251,6 +268,10 @@ class Decoder:
 
 def _oid(message: bytes) -> int:
     return int.from_bytes(message[1:5])
+
+
+def _xid(begin: bytes) -> int:
+    return int(BEGIN_FORM.unpack_from(begin, 1)[2])
 
 
 def parse_relation(message: bytes) -> Relation:

@@ -10,11 +10,14 @@ Rules
      streamed, or it may be in the log already.
  J4  A table that cannot be captured is reported once, and left out until it changes. It is not published either: the
      server would refuse updates of a table without an identity.
+ J5  A commit is streamed before other sessions see it, so a definition is read when they see the transactions in which
+     the shape was received: an older one could pass for it.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
@@ -40,12 +43,16 @@ from trunkline.delivery.capture.source import SchemaUnit, Unit
 from trunkline.delivery.capture.table_obstacles import obstacle_of_shape, obstacles
 from trunkline.delivery.capture.table_patterns import TablePatterns
 from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchema
+from trunkline.errors import Unreachable
 
 logger = logging.getLogger(__name__)
 
 BUSY: Final = "it could not be published yet"
 UNPUBLISHED: Final = "another program removed it from the publication"
 RUNNING: Final = "SELECT pg_current_xact_id()::text, pg_current_snapshot()::text"
+SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
+VISIBLE_S: Final = 10.0  # a commit may wait for a synchronous standby; longer: the server ends a silent stream
+VISIBLE_AGAIN_S: Final = 0.005
 LEFT_OUT_EVERY: Final = 10  # checks: a key that is added to a table does not show in the list of tables
 
 
@@ -108,9 +115,25 @@ class KnownTables:
 
     # --- the stream ---
 
-    def expect(self, oids: Collection[int]) -> None:
-        """Shapes of these tables were received: one check for all of them."""
+    def expect(self, oids: Collection[int], xids: Collection[int]) -> None:
+        """Shapes of these tables were received, in these transactions: one check for all of them (J5)."""
+        if oids:
+            self._wait_visible(xids)
         self._fresh = definitions_of(self._session(), sorted(oids)) if oids else {}
+
+    def _wait_visible(self, xids: Collection[int]) -> None:
+        deadline = time.monotonic() + VISIBLE_S
+        while True:
+            [(text,)] = self._session().execute(SNAPSHOT.encode()).fetchall()
+            seen = seen_of(text)
+            if all(seen.has(xid) for xid in xids):
+                return
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"PostgreSQL has streamed a transaction and not shown it to others for {VISIBLE_S:g} s (does it wait "
+                    "for a synchronous standby?); the capture connects again"
+                )
+            time.sleep(VISIBLE_AGAIN_S)
 
     def relation(self, relation: Relation, lsn: int) -> Cut | None:
         known = self._oids.get(relation.oid)
