@@ -131,6 +131,8 @@ class _Tables:
             self._open = None
         for number in step.emptied:
             self._events[number] = []
+            if self._open is not None:
+                self._open[number] = 0
         begin = self.order
         for rows in step.rows:
             self._events.setdefault(rows.number, []).append((begin, rows))

@@ -66,6 +66,11 @@ AGAIN: Final = {
     "volatile": ["ALTER TABLE volatile ADD c float DEFAULT random()"],
     "retyped": ["ALTER TABLE retyped ALTER extra TYPE bigint USING extra * 2"],
     "recomputed": ["ALTER TABLE recomputed ALTER extra TYPE int USING extra + 1"],  # the stream shows no difference
+    "retyped_between": [  # its rows are in the transaction before and after
+        INSERT.format("retyped_between"),
+        "ALTER TABLE retyped_between ALTER extra TYPE bigint USING extra * 2",
+        "UPDATE retyped_between SET extra = 5 WHERE id = 0",
+    ],
     "generated": [
         "ALTER TABLE generated ADD c int GENERATED ALWAYS AS (extra * 2) STORED",
         "ALTER TABLE generated ALTER c DROP EXPRESSION",

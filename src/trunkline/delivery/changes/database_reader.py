@@ -4,7 +4,8 @@ Rules
  R1  A reader begins at a catalog and takes every entry after it. An entry that does not follow the one before it is
      corrupt: a lost, repeated or moved one never passes for other rows.
  R2  The parts of a transaction follow each other; only schema entries may lie between. After the mark of a take-over
-     they begin again, and parts without a last part are forgotten. Anything else between parts is corrupt.
+     they begin again, and parts without a last part are forgotten, but not the schemas between them. Anything else
+     between parts is corrupt. A table that begins a generation, or ends, between parts loses its rows of those before.
  R3  A table can be read at an end once the last chunk of its generation is there. A new generation empties it, and so
      does the first chunk of a table without a key: its snapshot has all rows of the changes before.
  R4  A catalog must say what the entries before it said. Rows after it have versions that it names, or later ones.
@@ -250,8 +251,6 @@ class DatabaseReader:
         else:
             check_step(table.newest, schema)
             recaptured = schema.generation > table.newest.generation
-            if self._open is not None and (recaptured or schema.dropped):
-                raise Malformed(f"table {number} is captured again or ends between parts of a transaction")
             if recaptured or schema.dropped:
                 self._forget(number)
             if schema.dropped:
@@ -275,6 +274,9 @@ class DatabaseReader:
     def _forget(self, number: int) -> None:
         table = self._tables.pop(number)
         del self._counts[number]
+        if self._open is not None:
+            counts = {each: rows for each, rows in self._open.counts.items() if each != number}
+            self._open = replace(self._open, counts=counts)
         self._incomplete.discard(number)
         for schema in table.schemas:
             del self._layouts[number, schema.version]
@@ -381,13 +383,22 @@ def _moved(bits: bytes | None, moves: list[tuple[int, int]], width: int) -> byte
     return sum(1 << to for of, to in moves if before >> of & 1).to_bytes(width, "little")
 
 
+def _without(rows: tuple[TableRows, ...], emptied: tuple[int, ...]) -> tuple[TableRows, ...]:
+    return tuple(each for each in rows if each.number not in emptied)
+
+
 def ends(reader: DatabaseReader, entries: Iterable[DatabaseEntry | OneTable]) -> Iterator[End]:
-    """The ends among entries, in order; parts are joined, forgotten ones left out. Holds one transaction in memory."""
+    """The ends among entries, in order; parts are joined, forgotten ones and emptied tables left out.
+
+    Holds one transaction in memory.
+    """
     steps: list[Step] = []
     for entry in entries:
         step = reader.feed(entry)
         if step.forgets:
             steps = [each for each in steps if not each.transactions]
+        if step.emptied and steps:
+            steps = [replace(each, rows=_without(each.rows, step.emptied)) for each in steps]
         steps.append(step)
         if step.end:
             found = [each for earlier in steps for each in earlier.transactions]
