@@ -130,8 +130,8 @@ class KnownTables:
                 return
             if time.monotonic() > deadline:
                 raise Unreachable(
-                    f"PostgreSQL has streamed a transaction and not shown it to others for {VISIBLE_S:g} s (does it wait "
-                    "for a synchronous standby?); the capture connects again"
+                    f"PostgreSQL has streamed a transaction and not shown it to others for {VISIBLE_S:g} s (does it "
+                    "wait for a synchronous standby?); the capture connects again"
                 )
             time.sleep(VISIBLE_AGAIN_S)
 
