@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from trunkline.delivery.capture.change_batches import (
     BEGIN,
+    BEGIN_BYTES,
     BEGIN_FORM,
     COMMIT,
     COMMIT_BYTES,
@@ -271,6 +272,8 @@ def _oid(message: bytes) -> int:
 
 
 def _xid(begin: bytes) -> int:
+    if len(begin) != BEGIN_BYTES:
+        raise ProtocolError("the server sent a Begin of another length; restart the capture")
     return int(BEGIN_FORM.unpack_from(begin, 1)[2])
 
 
