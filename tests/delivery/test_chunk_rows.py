@@ -78,6 +78,18 @@ def test_t2_a_row_states_just_what_no_change_stated() -> None:
     assert batch.column(UNCHANGED).to_pylist() == [None, b"\x04", b"\x00"]
 
 
+def test_t2_nothing_is_written_of_a_row_that_moved_to_another_key() -> None:
+    rows = read(NOTES, (1, "large", 1))
+    partly = (NEW, (1, None, 2), b"\x02")
+    moved = ((OLD, (1, None, None)), (NEW, (9, "stated", 3)))
+    assert written(NOTES, rows, table(NOTES, partly, *moved)) == []
+    assert written(NOTES, rows, table(NOTES, partly), table(NOTES, *moved)) == []
+    back = ((OLD, (9, None, None)), (NEW, (1, "stated", 3)), partly)
+    assert written(NOTES, rows, table(NOTES, partly, *moved, *back)) == []
+    whole = (OLD, (1, "large", 1))
+    assert written(NOTES, rows, table(NOTES, whole, partly)) == [(1, "large", None)]
+
+
 def test_t3_only_an_update_that_moves_a_row_and_leaves_columns_out_spoils_a_table() -> None:
     assert moves_unstated(table(NOTES, (OLD, (1, None, None)), (NEW, (2, None, 5), b"\x02")), NOTES)
     assert not moves_unstated(table(NOTES, (OLD, (1, None, None)), (NEW, (2, "all", 5))), NOTES)

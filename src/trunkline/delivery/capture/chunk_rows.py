@@ -3,7 +3,8 @@
 Rules
  T1  A row whose key was touched between the watermarks is left out: the log has its newer state, before the chunk.
  T2  Updates do not state values that are stored apart and did not change. If no change of a touched row stated such a
-     column, the snapshot has its value: a row with just these columns is written. Not if the row was removed.
+     column, the snapshot has its value: a row with just these columns is written. Not if the row was removed, or moved
+     to another key.
  T3  An update that moves a row to another key without stating all columns may take it from what is not read yet to what
      was read before: no chunk would state those columns. Such a table is read again, from its beginning, and is not
      complete before.
@@ -124,10 +125,14 @@ def _unstated(window: pa.Table, dropped: pa.RecordBatch, schema: TableSchema) ->
     kinds, bits = changes.column(KIND).to_pylist(), changes.column(UNCHANGED).to_pylist()
     every = (1 << len(schema.columns)) - 1
     state: dict[Key, int] = {}  # 0: nothing is unstated, or the row was removed
+    stays = dict[Key, int]()  # of the old row of an update, whose new one comes next unless it has another key
     for key, kind, unsent in zip(_key_values(changes, schema.key), kinds, bits, strict=True):
+        before, stays = stays.get(key, state.get(key, every)), {}
         match RowKind(kind):
             case RowKind.UPDATE_NEW:
-                state[key] = state.get(key, every) & int.from_bytes(unsent or b"", "little")
+                state[key] = before & int.from_bytes(unsent or b"", "little")
+            case RowKind.UPDATE_OLD:
+                state[key], stays = 0, {key: before}
             case RowKind.INSERT | RowKind.DELETE:
                 state[key] = 0
     return {
