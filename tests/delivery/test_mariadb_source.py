@@ -343,6 +343,12 @@ def test_statements_that_were_streamed_late_or_twice_give_the_same_tables(
     driver.open()
     driver.until_streamed(server.position())
     assert {number: table.schema.version for number, table in driver.tables.items()} == versions
+    driver.source.close()
+    server.execute("RENAME TABLE v TO w", "INSERT INTO w VALUES (7, 7, 7)", "RENAME TABLE w TO x", database=database)
+    driver.open()  # the name of a later moment is already there
+    catch_up(driver, server)
+    assert sorted(table.schema.name for table in driver.tables.values()) == ["early", "x"]
+    assert driver.table("x").values() == rows_in(server, database, "x")
 
 
 def test_what_the_binlog_does_not_state_is_captured_again(server: MariadbServer, database: str, drive: Drive) -> None:

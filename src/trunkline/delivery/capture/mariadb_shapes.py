@@ -80,6 +80,11 @@ class Shapes:
             origin = next((first for first, last in ends.items() if last == old), old)
             ends[origin] = new
         moved = [(self._tables.before(old, at), new) for old, new in ends.items()]
+        for _, new in moved:
+            # The server renames to free names only: the table was seen too early, when the stream began.
+            early = self._tables.before(new, at)
+            if early is not None and new not in ends:
+                yield self._tables.drop(early, at)
         for schema, new in moved:
             if schema is not None and self._patterns.match(new):
                 yield self._tables.change(schema, at, [SchemaChange.TABLE_RENAMED], name=new)
