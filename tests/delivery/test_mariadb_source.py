@@ -21,13 +21,13 @@ import pytest
 from delivery.source_driver import SourceDriver
 from mariadb_server import MariadbServer
 from trunkline.core.capture_messages import SlotState
-from trunkline.delivery.capture.mariadb_catalog import Patterns, look, server_of
-from trunkline.delivery.capture.mariadb_connection import BinlogConnection, Session, parse_dsn
-from trunkline.delivery.capture.mariadb_events import CRC
-from trunkline.delivery.capture.mariadb_rows import Limits
-from trunkline.delivery.capture.mariadb_source import MariaSource
-from trunkline.delivery.capture.mariadb_stream import Stream
-from trunkline.delivery.capture.mariadb_tables import Tables
+from trunkline.delivery.capture.mariadb.catalog import Patterns, look, server_of
+from trunkline.delivery.capture.mariadb.connection import BinlogConnection, Session, parse_dsn
+from trunkline.delivery.capture.mariadb.events import CRC
+from trunkline.delivery.capture.mariadb.rows import Limits
+from trunkline.delivery.capture.mariadb.source import MariaSource
+from trunkline.delivery.capture.mariadb.stream import Stream
+from trunkline.delivery.capture.mariadb.tables import Tables
 from trunkline.delivery.capture.source import OFFSET_MAX, Changes, SchemaUnit, SourceStart
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.delivery.changes.schemas import SchemaChange

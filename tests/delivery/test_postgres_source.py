@@ -15,12 +15,12 @@ from delivery.captured_shop import Shop, assert_same
 from delivery.source_driver import WAIT_S, SourceDriver
 from postgres_server import PostgresServer
 from trunkline.core.capture_messages import SlotState
-from trunkline.delivery.capture import chunk_reader
-from trunkline.delivery.capture.decoder import Limits
-from trunkline.delivery.capture.opened_slot import opened_slot
-from trunkline.delivery.capture.postgres_source import request_snapshot
-from trunkline.delivery.capture.replication import ReplicationConnection
-from trunkline.delivery.capture.server_session import ServerAddress, ServerSession
+from trunkline.delivery.capture.postgres import chunk_reader
+from trunkline.delivery.capture.postgres.decoder import Limits
+from trunkline.delivery.capture.postgres.opened_slot import opened_slot
+from trunkline.delivery.capture.postgres.replication import ReplicationConnection
+from trunkline.delivery.capture.postgres.session import ServerAddress, ServerSession
+from trunkline.delivery.capture.postgres.source import request_snapshot
 from trunkline.delivery.capture.source import Changes, SchemaUnit, SourceStart
 from trunkline.errors import ConfigError, Unreachable
 
@@ -375,7 +375,7 @@ def test_the_server_is_not_left_to_refuse_updates_of_a_table_whose_key_was_dropp
 
 
 def test_a_table_that_is_busy_joins_later_and_delays_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunkline.delivery.capture.published_tables.LOCK_MS", 50)
+    monkeypatch.setattr("trunkline.delivery.capture.postgres.published_tables.LOCK_MS", 50)
     shop.run("CREATE TABLE busy (id int PRIMARY KEY)", "CREATE TABLE free (id int PRIMARY KEY)")
     with psycopg.connect(shop.dsn) as other:
         other.execute("LOCK TABLE busy IN SHARE UPDATE EXCLUSIVE MODE")  # as CREATE INDEX CONCURRENTLY does
@@ -488,7 +488,7 @@ def test_a_capture_goes_on_after_its_server_was_killed_and_after_a_promotion(
 
 
 def test_a_server_that_hangs_is_unreachable(mortal: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunkline.delivery.capture.server_session.ANSWER_S", 1.0)
+    monkeypatch.setattr("trunkline.delivery.capture.postgres.session.ANSWER_S", 1.0)
     shop = Shop(mortal, "hanging")
     shop.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     driver = shop.driver()
