@@ -368,6 +368,23 @@ def test_a_table_that_is_altered_while_it_is_read_is_read_under_its_new_shape(
     assert_same(shop, driver, "t")
 
 
+def test_a_key_that_gets_another_collation_while_it_is_read_loses_no_rows(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_reader, "FIRST_ROWS", 10)
+    monkeypatch.setattr(chunk_reader, "CHUNK_ROWS_MAX", 10)
+    shop.run(
+        'CREATE TABLE t (k text COLLATE "C" PRIMARY KEY)',
+        "INSERT INTO t SELECT chr(i) || j FROM generate_series(65, 90) i, generate_series(1, 5) j",
+        "INSERT INTO t SELECT chr(i) || j FROM generate_series(97, 122) i, generate_series(1, 5) j",
+    )
+    driver = shop.driver()
+    driver.until(lambda: driver.has("t") and driver.table("t").chunks > 10)  # capitals come first, then they are mixed
+    shop.run('ALTER TABLE t ALTER k TYPE text COLLATE "en-x-icu"')
+    driver.until(lambda: driver.complete("t"))
+    assert_same(shop, driver, "t")
+
+
 def test_a_value_that_no_log_can_hold_is_named(shop: Shop) -> None:
     shop.run("CREATE TABLE bad (id int PRIMARY KEY, n numeric(5,2))", "INSERT INTO bad VALUES (1, 1), (2, 'NaN')")
     driver = shop.driver()

@@ -179,6 +179,17 @@ def test_a_table_is_captured_again_on_request(shop: Shop) -> None:
     assert_same(shop, driver, "orders")
 
 
+def test_a_table_that_is_renamed_meanwhile_is_captured_again(shop: Shop) -> None:
+    shop.run("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    driver = shop.driver()
+    driver.until(lambda: driver.complete("orders"))
+    shop.run("ALTER TABLE orders RENAME TO sales", "INSERT INTO sales VALUES (2)")
+    driver.source.recapture(driver.table("orders").schema.number, "for a test")  # it has not heard of the new name
+    driver.until(lambda: driver.has("sales") and driver.table("sales").schema.generation == 2)
+    driver.until(lambda: driver.complete("sales"))
+    assert_same(shop, driver, "sales")
+
+
 # --- tables that come, go and change ---
 
 

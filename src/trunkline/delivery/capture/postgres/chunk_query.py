@@ -1,8 +1,8 @@
 """The query of a chunk: rows of a table in key order after a cursor, and their texts as columns.
 
 The texts are those of the types' output functions, which the stream uses, too. A cast to text would not do: it has its
-own forms of `boolean`, `char(n)` and `inet`. A cursor holds the texts of a key, and the order of the key's columns by
-which it was read: that of the index then.
+own forms of `boolean`, `char(n)` and `inet`. A cursor holds the texts of a key, the order of the key's columns by which
+it was read (that of the index then), and their collations: with others, what lies behind it is not the same.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ SELECT t.oid::bigint, n.nspname::text, t.typname::text, p.nspname::text, f.prona
 FROM pg_type AS t JOIN pg_namespace AS n ON n.oid = t.typnamespace
 JOIN pg_proc AS f ON f.oid = t.typoutput JOIN pg_namespace AS p ON p.oid = f.pronamespace WHERE t.oid = ANY (%s)
 """
+COLLATIONS: Final = """
+SELECT coalesce(c.oid || ' ' || coalesce(pg_collation_actual_version(c.oid), ''), '')
+FROM unnest(%s::int[]) WITH ORDINALITY AS k (number, place)
+JOIN pg_attribute AS a ON a.attrelid = %s AND a.attnum = k.number
+LEFT JOIN pg_collation AS c ON c.oid = a.attcollation ORDER BY k.place
+"""
 AS_TEXT: Final = (25, 1043)  # text, varchar: their binary form is the text
 
 
@@ -41,6 +47,7 @@ class Cursor(Struct, frozen=True, forbid_unknown_fields=True):
 
     order: tuple[int, ...]
     after: tuple[str, ...]
+    collations: tuple[str, ...] = ()
 
 
 def cursor_of(encoded: bytes | None, schema: TableSchema) -> Cursor | None:
@@ -54,6 +61,11 @@ def cursor_of(encoded: bytes | None, schema: TableSchema) -> Cursor | None:
     key = {column.number for column in schema.columns if column.name in schema.key}
     fits = set(cursor.order) == key and len(cursor.after) == len(cursor.order) == len(key)
     return cursor if fits else None
+
+
+def collations_of(connection: psycopg.Connection[Any], oid: int, order: Sequence[int]) -> tuple[str, ...]:
+    """Of columns of a table, with their versions."""
+    return tuple(text for (text,) in connection.execute(COLLATIONS.encode(), (list(order), oid)).fetchall())
 
 
 def type_names(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, TypeNames]:
@@ -114,14 +126,14 @@ class CopiedRows:
             [*places, pa.nulls(count, pa.binary()), *arrays], schema=self._table.layout.arrow
         )
 
-    def cursor(self, row: int, order: Sequence[int]) -> bytes:
+    def cursor(self, row: int, order: Sequence[int], collations: tuple[str, ...]) -> bytes:
         """After a row. Raises ``ProtocolError`` if its key is NULL."""
         place = {column.number: index for index, column in enumerate(self._table.schema.columns)}
         found = [self._texts[place[number]].text(self._joined, row) for number in order]
         if any(each is None for each in found):
             raise ProtocolError(f"a key of {self._table.schema.name} is NULL; restart the capture")
         texts = tuple(each.decode() for each in found if each is not None)
-        return msgspec.json.encode(Cursor(tuple(order), texts))
+        return msgspec.json.encode(Cursor(tuple(order), texts, collations))
 
     def rows(self, batch: pa.RecordBatch) -> TableRows:
         return TableRows(self._table.schema.number, self._table.schema.version, batch)

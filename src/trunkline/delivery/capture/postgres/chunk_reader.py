@@ -35,6 +35,7 @@ from trunkline.delivery.capture.postgres.chunk_query import (
     CopiedRows,
     Cursor,
     chunk_query,
+    collations_of,
     cursor_of,
     type_names,
 )
@@ -232,6 +233,9 @@ class ChunkReader:
         self._emit(control, EMIT_FLUSHED, request, high=True)
         after = cursor_of(request.cursor, schema)
         order = after.order if after is not None else _key_order(seen)
+        collations = collations_of(reading, schema.oid, order)
+        if after is not None and after.collations != collations:
+            after = None  # rows that were read may be read again, which does no harm
         limit = self._rows_of.get(schema.number, FIRST_ROWS)
         output = self._copy(reading, schema, order, after, limit)
         copied = CopiedRows(table, output.take(CHUNK_TEXT_MAX))
@@ -243,7 +247,7 @@ class ChunkReader:
         kept = _within(batch, CHUNK_BYTES_MAX)
         self._rows_of[schema.number] = _next_rows(kept, limit)
         last = output.ended and kept.num_rows == batch.num_rows < limit
-        cursor = request.cursor if not kept.num_rows else copied.cursor(kept.num_rows - 1, order)
+        cursor = request.cursor if not kept.num_rows else copied.cursor(kept.num_rows - 1, order, collations)
         self._put(request, ChunkRows(request.chunk, copied.rows(kept), cursor, last, running, xid_next))
 
     def _begin(

@@ -193,9 +193,9 @@ class KnownTables:
         gone = replace(schema, version=schema.version + 1, changes=(SchemaChange.TABLE_DROPPED,), defaults=b"")
         return Cut((SchemaUnit(gone, why=reason),), ((oid, None),))
 
-    def resnapshot(self, schema: str, name: str, why: str) -> Cut | None:
+    def resnapshot(self, schema: str, name: str, why: str, oid: int = 0) -> Cut | None:
         tables = {(each.schema.schema, each.schema.name): each for each in self._known.values()}
-        known = tables.get((schema, name))
+        known = self._oids.get(oid) if oid else tables.get((schema, name))
         if known is None:
             logger.warning("a new snapshot of %s was requested, which is not captured", quoted(schema, name))
             return None

@@ -284,8 +284,9 @@ class PostgresSource:
         """Begin a new generation of a table, at the next place in the stream. The request outlives a crash."""
         known = self._opened().tables.newest(table)
         if known is not None:
+            schema = known.schema
             with self._asking() as session:
-                request_snapshot(session, self._database.slot, known.schema.schema, known.schema.name, why)
+                request_snapshot(session, self._database.slot, schema.schema, schema.name, why, oid=schema.oid)
 
     # --- what the stream says about tables, and checks ---
 
@@ -305,8 +306,8 @@ class PostgresSource:
                 return Cut((Watermark(writer, chunk, high),))
             case CheckMessage(reader, number) if reader == stream.reader:
                 return stream.tables.marked(number)
-            case ResnapshotMessage(schema, name, why):
-                return stream.tables.resnapshot(schema, name, why)
+            case ResnapshotMessage(schema, name, why, oid):
+                return stream.tables.resnapshot(schema, name, why, oid)
         return None
 
     def _check(self, stream: _Stream) -> None:
@@ -347,10 +348,15 @@ def _application(reader: str) -> str:
 
 
 def request_snapshot(
-    session: psycopg.Connection[Any], slot: str, schema: str, name: str, why: str = "an operator requested it"
+    session: psycopg.Connection[Any],
+    slot: str,
+    schema: str,
+    name: str,
+    why: str = "an operator requested it",
+    oid: int = 0,
 ) -> None:
     """Let the capture of this slot, now or later, capture all rows of a table again."""
-    message = message_text(ResnapshotMessage(schema, name, why))
+    message = message_text(ResnapshotMessage(schema, name, why, oid))
     session.execute(EMIT_IN_TRANSACTION, (prefix_of(slot), message))
 
 

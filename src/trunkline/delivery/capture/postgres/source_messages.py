@@ -40,11 +40,12 @@ class CheckMessage(Struct, frozen=True, tag="check", tag_field="kind"):
 
 
 class ResnapshotMessage(Struct, frozen=True, tag="resnapshot", tag_field="kind"):
-    """Capture all rows of a table again."""
+    """Capture all rows of a table again. ``oid``: whatever its name is by then; 0: the table that has the name."""
 
     schema: str
     name: str
     why: str
+    oid: int = 0
 
 
 SourceMessage = ChunkMessage | CheckMessage | ResnapshotMessage
