@@ -178,6 +178,19 @@ def test_tables_that_no_pattern_selects_or_that_have_no_changes_are_refused(shop
     assert "does not exist" in shop.refused(structs.replace(shop.database, address=absent))
 
 
+def test_a_restart_whose_patterns_select_none_of_the_captured_tables_is_refused(shop: Shop) -> None:
+    """It would end the capture of all of them."""
+    shop.run(f"CREATE PUBLICATION {shop.slot} FOR TABLE orders, lines")
+    shop.run(f"SELECT pg_create_logical_replication_slot('{shop.slot}', 'pgoutput')")
+    try:
+        message = shop.refused(structs.replace(shop.database, tables=("public.oders",)))
+        assert "no pattern selects any of the tables that are captured" in message
+        assert "orders" in message
+        PostgresSource(structs.replace(shop.database, tables=("public.orders",))).reach()
+    finally:
+        shop.run(f"SELECT pg_drop_replication_slot('{shop.slot}')")
+
+
 def test_tables_without_an_identity_are_refused_with_all_statements_or_get_one(shop: Shop) -> None:
     shop.run(
         'CREATE TABLE bare (id int); CREATE TABLE "Odd" (id int PRIMARY KEY); CREATE TABLE indexed (id int NOT NULL);'

@@ -230,6 +230,10 @@ def _check_publication(
     others = [quoted(schema, table) for each, schema, table, _, _ in rows if each not in tables]
     if first and others and not ours:
         raise ConfigError(f"the publication {name} has tables that no pattern selects ({_some(others)}); {remedy}")
+    if others and not tables:  # a typing error must not end the capture of every table
+        raise ConfigError(
+            f"no pattern selects any of the tables that are captured ({_some(others)}); correct --tables or --exclude"
+        )
     published = {each for each, *_ in rows}
     if not owned and set(tables) - published:
         raise ConfigError(
