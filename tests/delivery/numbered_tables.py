@@ -19,7 +19,7 @@ class NumberedTables:
         self._newest: dict[int, Relation] = {}
         self._versions: dict[int, int] = {}
 
-    def expect(self, oids: Collection[int]) -> None:
+    def expect(self, oids: Collection[int], xids: Collection[int]) -> None:
         pass
 
     def relation(self, relation: Relation, lsn: int) -> Cut | None:

@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from delivery.captured_shop import Shop, assert_same
 from delivery.source_driver import WAIT_S, SourceDriver
+from local_cluster import wait_until
 from postgres_server import PostgresServer
 from trunkline.core.capture_messages import SlotState
 from trunkline.delivery.capture import chunk_reader
@@ -208,6 +209,42 @@ def test_a_column_that_was_dropped_and_added_again_is_another_one(shop: Shop) ->
     assert len([each for each in driver.units if isinstance(each, SchemaUnit)]) > 1
 
 
+def test_an_alteration_counts_when_it_is_streamed_before_others_can_see_it(shop: Shop) -> None:
+    """Its commit is in the WAL, and waits for a standby; the server describes the table exactly as before."""
+    shop.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    shop.run(f"ALTER DATABASE {psycopg.conninfo.conninfo_to_dict(shop.dsn)['dbname']} SET synchronous_commit = local")
+    driver = shop.driver()
+    driver.until(lambda: driver.complete("t"))
+    shop.run("INSERT INTO t VALUES (3, 3)")
+    driver.until_streamed(shop.lsn())
+    with psycopg.connect(shop.dsn, autocommit=True) as admin, psycopg.connect(shop.dsn, autocommit=True) as writer:
+        writer.execute("SET synchronous_commit = on")
+        admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'absent'")
+        admin.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: writer.execute("SHOW synchronous_standby_names").fetchone() == ("absent",), WAIT_S)
+        altered = "BEGIN; ALTER TABLE t DROP n, ADD n int; INSERT INTO t VALUES (4, 4); COMMIT"
+        thread = threading.Thread(target=lambda: writer.execute(altered))
+        waits = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+        def release() -> None:
+            admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            admin.execute("SELECT pg_reload_conf()")
+
+        timer = threading.Timer(0.5, release)
+        try:
+            thread.start()
+            wait_until(lambda: admin.execute(waits).fetchall(), WAIT_S)
+            timer.start()
+            driver.until_streamed(shop.lsn())
+        finally:
+            timer.cancel()
+            release()
+            thread.join()
+    driver.until(lambda: driver.complete("t"))
+    driver.until_streamed(shop.lsn())
+    assert_same(shop, driver, "t")
+
+
 def test_a_table_without_an_identity_is_left_out_until_it_has_one(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     shop.run("CREATE TABLE plain (id int, n int)", "INSERT INTO plain VALUES (1, 1)")
     shop.run("CREATE TABLE keyed (id int PRIMARY KEY)")
@@ -293,6 +330,35 @@ def test_a_slot_is_taken_from_another_reader(shop: Shop) -> None:
     assert_same(shop, second, "t")
     with pytest.raises(Unreachable):
         first.until(lambda: False)
+
+
+def test_a_slot_that_another_start_is_making_is_not_taken_for_one(shop: Shop) -> None:
+    """A start that is ended before the slot is ready takes the slot away."""
+    shop.run("CREATE TABLE t (id int PRIMARY KEY)")
+    address = ServerAddress(shop.dsn)
+    session, maker, stream = ServerSession(address), ReplicationConnection(shop.dsn), ReplicationConnection(shop.dsn)
+    ended: list[Exception] = []
+
+    def make() -> None:
+        try:
+            maker.create_slot(shop.slot)
+        except Unreachable as error:
+            ended.append(error)
+
+    with psycopg.connect(shop.dsn) as writer:
+        session.connection.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE public.t".encode())
+        writer.execute("INSERT INTO t VALUES (1)")  # a slot is not ready before it ends
+        thread = threading.Thread(target=make)
+        thread.start()
+        try:
+            wait_until(lambda: session.ask("SELECT FROM pg_replication_slots WHERE slot_name = %s", shop.slot), WAIT_S)
+            with pytest.raises(Unreachable, match="was ended while it made it"):
+                opened_slot(session, stream, shop.slot, 0, make=None, release_s=WAIT_S)
+        finally:
+            thread.join()
+            for each in (session, maker, stream):
+                each.close()
+    assert ended
 
 
 def test_without_the_right_to_end_a_reader_the_capture_waits_for_it(shop: Shop) -> None:

@@ -32,6 +32,7 @@ from trunkline.delivery.capture.change_batches import (
     BEGIN,
     COMMIT,
     COMMIT_BYTES,
+    XIDS,
     OpenTransaction,
     Table,
     decoded_changes,
@@ -75,8 +76,8 @@ class Cut(Struct, frozen=True):
 class Judge(Protocol):
     """Knows what a shape and a mark mean. It is asked in the order of the stream, when they are fed."""
 
-    def expect(self, oids: Collection[int]) -> None:
-        """Shapes of these tables follow."""
+    def expect(self, oids: Collection[int], xids: Collection[int]) -> None:
+        """Shapes of these tables follow, in these transactions (32 bits of their numbers)."""
         ...
 
     def relation(self, relation: Relation, lsn: int) -> Cut | None:
@@ -127,7 +128,7 @@ class Decoder:
         if not kinds.translate(None, ORDINARY):
             self._add(messages, kinds)
             return
-        self._judge.expect({_oid(each) for each, kind in zip(messages, kinds, strict=True) if kind == RELATION})
+        self._judge.expect(*self._described(messages, kinds))
         first = 0
         for number, kind in enumerate(kinds):
             if kind not in ORDINARY:
@@ -157,6 +158,19 @@ class Decoder:
         self._messages += messages
         self._kinds += kinds
         self._bytes += sum(map(len, messages))
+
+    def _described(self, messages: Sequence[bytes], kinds: bytes) -> tuple[set[int], set[int]]:
+        """The tables whose shapes are among messages that are about to be fed, and the transactions that have them."""
+        oids, xids = set[int](), set[int]()
+        begun = self._kinds.rfind(BEGIN)
+        xid = _xid(self._messages[begun]) if begun >= 0 else self._open.xid % XIDS if self._open is not None else None
+        for message, kind in zip(messages, kinds, strict=True):
+            if kind == BEGIN:
+                xid = _xid(message)
+            elif kind == RELATION:
+                oids.add(_oid(message))
+                xids |= set() if xid is None else {xid}
+        return oids, xids
 
     def _add_cut(self, message: bytes) -> None:
         cut: Cut | None = None
@@ -251,6 +265,10 @@ class Decoder:
 
 def _oid(message: bytes) -> int:
     return int.from_bytes(message[1:5])
+
+
+def _xid(begin: bytes) -> int:
+    return int.from_bytes(begin[17:21])
 
 
 def parse_relation(message: bytes) -> Relation:

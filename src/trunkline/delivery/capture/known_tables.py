@@ -10,18 +10,20 @@ Rules
      streamed, or it may be in the log already.
  J4  A table that cannot be captured is reported once, and left out until it changes. It is not published either: the
      server would refuse updates of a table without an identity.
+ J5  A shape is compared with a catalog that has the transaction of the shape: a commit is streamed before others see it.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import psycopg
 from msgspec.structs import replace
 
-from trunkline.delivery.capture.change_batches import Table
+from trunkline.delivery.capture.change_batches import XIDS, Table
 from trunkline.delivery.capture.decoder import Cut
 from trunkline.delivery.capture.pgoutput import Relation
 from trunkline.delivery.capture.postgres import seen_of
@@ -40,12 +42,15 @@ from trunkline.delivery.capture.source import SchemaUnit, Unit
 from trunkline.delivery.capture.table_obstacles import obstacle_of_shape, obstacles
 from trunkline.delivery.capture.table_patterns import TablePatterns
 from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchema
+from trunkline.errors import Unreachable
 
 logger = logging.getLogger(__name__)
 
 BUSY: Final = "it could not be published yet"
 UNPUBLISHED: Final = "another program removed it from the publication"
 RUNNING: Final = "SELECT pg_current_xact_id()::text, pg_current_snapshot()::text"
+VISIBLE_S: Final = 10.0  # for a commit that waits for a standby; beyond it the stream begins again
+VISIBLE_LOOK_S: Final = 0.01
 LEFT_OUT_EVERY: Final = 10  # checks: a key that is added to a table does not show in the list of tables
 
 
@@ -108,8 +113,9 @@ class KnownTables:
 
     # --- the stream ---
 
-    def expect(self, oids: Collection[int]) -> None:
-        """Shapes of these tables were received: one check for all of them."""
+    def expect(self, oids: Collection[int], xids: Collection[int] = ()) -> None:
+        """Shapes of these tables were received, in these transactions: one check for all of them (J5)."""
+        wait_visible(self._session(), xids)
         self._fresh = definitions_of(self._session(), sorted(oids)) if oids else {}
 
     def relation(self, relation: Relation, lsn: int) -> Cut | None:
@@ -312,6 +318,22 @@ class KnownTables:
 def _together(cuts: Iterable[Cut]) -> Cut:
     found = list(cuts)
     return Cut(tuple(unit for cut in found for unit in cut.units), tuple(each for cut in found for each in cut.tables))
+
+
+def wait_visible(session: psycopg.Connection[Any], xids: Collection[int]) -> None:
+    """Until a new snapshot sees these transactions, which have ended (32 bits of their numbers)."""
+    deadline = time.monotonic() + VISIBLE_S
+    while xids:
+        [(text,)] = session.execute("SELECT pg_current_snapshot()::text").fetchall()
+        seen = seen_of(text)
+        running = {each % XIDS for each in seen.running}
+        xids = [xid for xid in xids if xid in running or (xid - seen.xmax) % XIDS < XIDS // 2]
+        if xids and time.monotonic() > deadline:
+            raise Unreachable(
+                f"transaction {xids[0]} is in the WAL, and others do not see it yet: the server waits for a standby"
+            )
+        if xids:
+            time.sleep(VISIBLE_LOOK_S)
 
 
 def running_transactions(session: psycopg.Connection[Any]) -> tuple[int, ...]:

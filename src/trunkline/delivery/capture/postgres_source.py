@@ -290,8 +290,8 @@ class PostgresSource:
 
     # --- what the stream says about tables, and checks ---
 
-    def expect(self, oids: Collection[int]) -> None:
-        self._opened().tables.expect(oids)
+    def expect(self, oids: Collection[int], xids: Collection[int]) -> None:
+        self._opened().tables.expect(oids, xids)
 
     def relation(self, relation: Relation, lsn: int) -> Cut | None:
         return self._opened().tables.relation(relation, lsn)
