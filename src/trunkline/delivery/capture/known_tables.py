@@ -10,7 +10,7 @@ Rules
      streamed, or it may be in the log already.
  J4  A table that cannot be captured is reported once, and left out until it changes. It is not published either: the
      server would refuse updates of a table without an identity.
- J5  A shape is compared with a catalog that has the transaction of the shape: a commit is streamed before others see it.
+ J5  A shape is compared with a catalog that has its transaction: a commit is streamed before other sessions see it.
 """
 
 from __future__ import annotations
