@@ -213,7 +213,7 @@ class History:
             self._start()
 
     def _check_confirmed(self) -> None:
-        """The server was told nothing that the log lacks."""
+        """The server knows of nothing that the log lacks."""
         try:
             with psycopg.connect(self._dsn, autocommit=True, connect_timeout=5) as connection:
                 row = connection.execute(SLOT, (f"slot_{self._log}",)).fetchone()
