@@ -43,7 +43,7 @@ class Side:
     """One program over the backlog."""
 
     rate: float  # changes a second, from the first to the last
-    cpu_seconds: float
+    cpu_seconds: float  # ours: of the capture and of the log's three nodes
     peak_mib: float
 
 
@@ -96,10 +96,11 @@ def _rows(bench: Bench) -> int:
 
 def _drain(bench: Bench, capture: CaptureProcess, reader: LogReader) -> Side:
     bench.say("draining: the capture")
-    begin, cpu = len(reader.advance().times), capture.cpu_seconds
+    begin, nodes = len(reader.advance().times), list(bench.nodes().values())
+    cpu = capture.cpu_seconds + cpu_seconds(nodes)
     capture.start()
     capture.settle(MARKER)
-    used, peak = capture.cpu_seconds - cpu, capture.peak_mib
+    used, peak = capture.cpu_seconds + cpu_seconds(nodes) - cpu, capture.peak_mib
     capture.stop()
     times = reader.advance().times[begin:]
     seconds = (times[-1][0] - times[0][0]) / 1000

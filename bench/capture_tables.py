@@ -18,7 +18,6 @@ INSERT INTO many_{number:03} (note, size) VALUES ('busy', 1);
 UPDATE many_{number:03} SET size = size + 1 WHERE id = 1;
 """
 CREATED_ROWS = 1000
-NOISE = "INSERT INTO noise (note) SELECT repeat('x', 500) FROM generate_series(1, 100);"
 CLIENTS = 4
 
 
@@ -42,7 +41,7 @@ class Retained:
 
     minutes: float
     written_mib: float
-    distance_mib: list[float]  # ten samples: what is not confirmed
+    distance_mib: list[float]  # samples: what is not confirmed
     retained_mib: list[float]  # what the server keeps for the capture
     entries: int  # that the capture wrote meanwhile
 
@@ -85,25 +84,21 @@ def measure_tables(bench: Bench, *, tables: int, busy: int, seconds: float) -> M
 
 
 def measure_retained(bench: Bench, minutes: float) -> Retained:
-    bench.execute(
-        "CREATE TABLE calm (id bigint PRIMARY KEY)", "CREATE TABLE noise (id bigserial PRIMARY KEY, note text)"
-    )
+    bench.execute("CREATE TABLE calm (id bigint PRIMARY KEY)")
+    run(bench.pgbench("-i", "-q"))
     capture, reader = bench.capture("calm", "--tables", "public.calm"), LogReader(bench, "calm")
     capture.start()
     wait_complete(capture, reader, 1)
     capture.settle("INSERT INTO calm VALUES (1)")
     before = reader.advance().entries
-    script = bench.directory / "noise.sql"
-    script.write_text(NOISE)
-    bench.say(f"only other tables change for {minutes:g} minutes")
+    bench.say(f"only other tables change for {minutes:g} minutes: those of pgbench")
     with sampled(bench, capture) as lag:
-        run(bench.pgbench("-n", "-f", str(script), "-c", "2", "-T", f"{minutes * 60:.0f}"))
+        run(bench.pgbench("-n", "-c", "4", "-T", f"{minutes * 60:.0f}"))
     capture.stop()
-    step = max(len(lag.mib) // 10, 1)
     return Retained(
         minutes,
         (lag.position[-1] - lag.position[0]) / 2**20,
-        lag.mib[step - 1 :: step][:10],
-        [each / 2**20 for each in lag.retained[step - 1 :: step][:10]],
+        lag.mib,
+        [each / 2**20 for each in lag.retained],
         reader.advance().entries - before,
     )

@@ -188,6 +188,20 @@ def test_t6_rows_that_are_older_than_a_column_have_its_default_of_any_type(table
     assert_held([{**{now[name]: each for name, each in row.items()}, "late": [7]} for row in expected], tuple(later))
 
 
+def test_t6_a_default_outlives_the_next_changes_of_its_column(table: Table) -> None:
+    """DuckLake loses a default that its catalog records, if rows are read after their column was widened."""
+    seeded(table)
+    kept: dict[Column, str | None] = {column: column.name for column in ORDERS}
+    first = steps(ORDERS, {**kept, Column("n", "INTEGER"): None, Column("f", "FLOAT"): None}, {"n": 7, "f": 0.5})
+    flushed(table, replace(FLUSH, columns=first.after, steps=first), [])
+    wide, listed = Column("wide", "BIGINT"), Column("l", "INTEGER[]")
+    then = steps(first.after, {**kept, wide: "n", Column("f", "DOUBLE"): "f", listed: None}, {"l": [1]})
+    row: Row = {"id": 1, "tenant": "acme", "amount": 1, "wide": 2**40, "f": None, "l": None}
+    flush = replace(FLUSH, expected=20, through=21, columns=then.after, steps=then)
+    flushed(table, flush, [(Op.REPLACE, row)])
+    assert content(table.held()) == content([row, *({**each, "wide": 7, "f": 0.5, "l": [1]} for each in SEEDED[1:])])
+
+
 @pytest.mark.parametrize(
     ("before", "named"),
     [

@@ -8,8 +8,8 @@ import psycopg
 
 from postgres_server import PostgresServer
 from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture
-from trunkline.delivery.capture.postgres_source import PostgresDatabase, PostgresSource
-from trunkline.delivery.capture.server_session import ServerAddress
+from trunkline.delivery.capture.postgres.session import ServerAddress
+from trunkline.delivery.capture.postgres.source import PostgresDatabase, PostgresSource
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.database import DatabaseTableSource
 from trunkline.delivery.sources.log_reader import forget_reader

@@ -11,8 +11,8 @@ import pytest
 
 import trunkline.sync
 from trunkline.client.cluster import ClientOptions
-from trunkline.delivery.capture.capture_log import CaptureLog, Transaction
-from trunkline.delivery.capture.runner import Capture, ChangeSource
+from trunkline.delivery.capture.one_table.capture_log import CaptureLog, Transaction
+from trunkline.delivery.capture.one_table.runner import Capture, ChangeSource
 from trunkline.delivery.changes.captured import entry_place
 from trunkline.delivery.changes.rows import ROUTE_COLUMN
 from trunkline.delivery.config.addresses import LogAddress

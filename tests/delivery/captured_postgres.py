@@ -8,7 +8,7 @@ import psycopg
 
 from delivery.captured_log import same
 from postgres_server import PostgresServer
-from trunkline.delivery.capture.postgres import PostgresCapture
+from trunkline.delivery.capture.one_table.postgres import PostgresCapture
 from trunkline.delivery.config.addresses import PostgresAddress
 
 TABLE = """CREATE TABLE orders (id bigint PRIMARY KEY, tenant text, amount numeric(12,3), loose numeric, doc jsonb,

@@ -10,10 +10,10 @@ import psycopg
 
 from delivery.source_driver import WAIT_S, SourceDriver
 from postgres_server import PostgresServer
-from trunkline.delivery.capture.decoder import Limits
-from trunkline.delivery.capture.postgres_source import PostgresDatabase, PostgresSource
-from trunkline.delivery.capture.replication import ReplicationConnection
-from trunkline.delivery.capture.server_session import ServerAddress
+from trunkline.delivery.capture.postgres.decoder import Limits
+from trunkline.delivery.capture.postgres.replication import ReplicationConnection
+from trunkline.delivery.capture.postgres.session import ServerAddress
+from trunkline.delivery.capture.postgres.source import PostgresDatabase, PostgresSource
 
 CHECK_S = 0.05
 

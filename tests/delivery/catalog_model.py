@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from trunkline.delivery.capture.pgoutput import Relation
-from trunkline.delivery.capture.postgres_catalog import DefinedColumn, TableDefinition, relation_of
+from trunkline.delivery.capture.postgres.catalog import DefinedColumn, TableDefinition, relation_of
+from trunkline.delivery.capture.postgres.pgoutput import Relation
 
 OID, CONSTRAINT = 16_400, 16_500
 INTEGER, VARCHAR = 23, 1043

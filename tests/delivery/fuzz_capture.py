@@ -39,12 +39,12 @@ from delivery.state_judge import LEDGER, Held, Judged, held_in, judged
 from local_cluster import RunningCluster, local_cluster, wait_until
 from postgres_server import PostgresServer
 from trunkline.client.entries import Entry
-from trunkline.delivery.capture import chunk_reader
 from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture
-from trunkline.delivery.capture.decoder import Limits
 from trunkline.delivery.capture.log_survey import survey
-from trunkline.delivery.capture.postgres_source import PostgresDatabase, PostgresSource, request_snapshot
-from trunkline.delivery.capture.server_session import ServerAddress
+from trunkline.delivery.capture.postgres import chunk_reader
+from trunkline.delivery.capture.postgres.decoder import Limits
+from trunkline.delivery.capture.postgres.session import ServerAddress
+from trunkline.delivery.capture.postgres.source import PostgresDatabase, PostgresSource, request_snapshot
 from trunkline.errors import NoSuchLog, TrunklineError
 
 SETTINGS: Final = {
@@ -52,6 +52,7 @@ SETTINGS: Final = {
     "max_replication_slots": "100",
     "max_prepared_transactions": "50",
     "deadlock_timeout": "200ms",
+    "wal_sender_timeout": "4s",  # shorter than some pauses
 }
 END_S: Final = 180.0
 AGAIN: Final = re.compile(r'all rows of "public"\."(\w+)" are captured again')
@@ -144,7 +145,7 @@ class History:
 
     def _pause(self) -> None:
         self._processes[-1].send_signal(signal.SIGSTOP)
-        time.sleep(self._chance.choice((0.2, 1.0, 3.0)))
+        time.sleep(self._chance.choice((0.2, 1.0, 6.0)))
         self._processes[-1].send_signal(signal.SIGCONT)
 
     def _rival(self) -> None:

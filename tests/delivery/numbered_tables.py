@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from trunkline.delivery.capture.change_batches import Table
-from trunkline.delivery.capture.decoder import Cut, Mark
-from trunkline.delivery.capture.pgoutput import Relation
-from trunkline.delivery.capture.postgres_values import type_of
+from trunkline.delivery.capture.postgres.change_batches import Table
+from trunkline.delivery.capture.postgres.decoder import Cut, Mark
+from trunkline.delivery.capture.postgres.pgoutput import Relation
+from trunkline.delivery.capture.postgres.values import type_of
 from trunkline.delivery.capture.source import SchemaUnit, Watermark
 from trunkline.delivery.changes.schemas import Identity, SchemaChange, SourceColumn, TableSchema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
-from trunkline.delivery.capture.pgoutput import UNCHANGED, Field
+from trunkline.delivery.capture.postgres.pgoutput import UNCHANGED, Field
 
 TEXT_OID, KEY_FLAG = 25, 1
 Values = Sequence[Field]

@@ -171,6 +171,7 @@ class ScriptedSource:
         self._numbers: dict[str, TableSchema] = {}  # as the log has them
         self._at = 0  # records that were streamed
         self._next_number = 1
+        self._position = 0  # of the log, when the stream began
         self._chunks: dict[int, list[ChunkRows]] = {}
         self.confirmed: list[int] = []
 
@@ -188,7 +189,7 @@ class ScriptedSource:
             slot = SlotState.ABSENT if database.slot is None else SlotState.PRESENT
             confirmed = database.slot or 0
             self._at = sum(1 for record in database.wal if record.end <= confirmed)
-            catalog = start.catalog
+            self._position, catalog = start.position, start.catalog
             tables = () if catalog is None else catalog.tables
             self._next_number = 1 if catalog is None else catalog.next_number
             self._numbers = {table.newest.name: table.newest for table in tables}
@@ -245,7 +246,8 @@ class ScriptedSource:
         while self._at < len(self.database.wal):
             record = self.database.wal[self._at]
             small = record.xid and len(record.changes) <= self.part_rows
-            if group and (not small or len(group) == self.group_max):
+            begins = bool(group) and group[-1].end <= self._position < record.end  # what the log lacks (U4)
+            if group and (not small or len(group) == self.group_max or begins):
                 break
             self._at += 1
             if small:
@@ -285,12 +287,14 @@ class ScriptedSource:
     def _work(self, record: Record) -> Work:
         """Under the versions that the log has, which may be later ones."""
         found: Work = []
-        for name, kind, row, *unsent in record.changes:
+        for change in record.changes:
+            name, kind, row = change[:3]
             schema = self._numbers[name]
             added = schema.columns[len(record.schemas[name].columns) :]
             stated = kind in (RowKind.INSERT, RowKind.UPDATE_NEW)
             more = tuple(self.database.defaults[name, column.name] if stated else None for column in added)
-            found.append((schema, kind, (*row, *more) if row else row, *unsent))
+            unsent = change[3] if len(change) == 4 else None
+            found.append((schema, kind, (*row, *more) if row else row, unsent))
         return found
 
     def _changes(self, group: Sequence[Record]) -> Changes:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from psycopg import sql
 
 from trunkline.client.entries import Entry
-from trunkline.delivery.capture.shape_changes import MADE_UP
+from trunkline.delivery.capture.postgres.shape_changes import MADE_UP
 from trunkline.delivery.changes.database_entries import CatalogEntry, SchemaEntry, entry_of
 from trunkline.delivery.changes.database_reader import DatabaseReader, Step, ends
 from trunkline.delivery.changes.groups import TX, RowKind, TableRows

@@ -22,8 +22,8 @@ from local_cluster import RunningCluster, local_cluster
 from postgres_server import PostgresServer
 from trunkline.client.entries import Entry
 from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture
-from trunkline.delivery.capture.postgres_source import PostgresDatabase, PostgresSource
-from trunkline.delivery.capture.server_session import ServerAddress
+from trunkline.delivery.capture.postgres.session import ServerAddress
+from trunkline.delivery.capture.postgres.source import PostgresDatabase, PostgresSource
 from trunkline.delivery.changes.database_entries import SchemaEntry, entry_of
 
 NUMBERS = itertools.count()

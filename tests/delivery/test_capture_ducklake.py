@@ -19,8 +19,8 @@ from delivery.lake_backup import Backup
 from delivery.pipe_sources import LakeSource
 from local_cluster import PROGRAM, RunningCluster, local_cluster, wait_until
 from trunkline.cli.main import main
-from trunkline.delivery.capture.ducklake import LakeCapture
-from trunkline.delivery.capture.runner import Capture
+from trunkline.delivery.capture.one_table.ducklake import LakeCapture
+from trunkline.delivery.capture.one_table.runner import Capture
 from trunkline.delivery.changes.captured import EntryPlace, encoded, truncation
 from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.addresses import DeltaAddress

@@ -21,9 +21,9 @@ from mariadb_server import MariadbServer
 from trunkline.client.entries import Entry
 from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture
 from trunkline.delivery.capture.database_progress import DatabaseProgress
-from trunkline.delivery.capture.mariadb_events import CRC, HEADER, Kind
-from trunkline.delivery.capture.mariadb_rows import Limits
-from trunkline.delivery.capture.mariadb_source import MariaSource
+from trunkline.delivery.capture.mariadb.events import CRC, HEADER, Kind
+from trunkline.delivery.capture.mariadb.rows import Limits
+from trunkline.delivery.capture.mariadb.source import MariaSource
 from trunkline.delivery.changes.database_entries import CatalogEntry, entry_of
 from trunkline.delivery.changes.database_reader import DatabaseReader, ends
 from trunkline.delivery.changes.rebuilt import rebuild

@@ -15,7 +15,7 @@ from trunkline.delivery.capture.metrics import (
     database_values,
     position_number,
 )
-from trunkline.delivery.capture.runner import CaptureProgress
+from trunkline.delivery.capture.one_table.runner import CaptureProgress
 from trunkline.delivery.capture.source import Lag
 
 

@@ -19,9 +19,10 @@ from delivery.captured_log import PATIENCE_S, CapturedLog
 from delivery.captured_postgres import ROW, TABLE, Server, comparable
 from local_cluster import PROGRAM, RunningCluster, local_cluster
 from postgres_server import PostgresServer
-from trunkline.delivery.capture.capture_log import CaptureLog
-from trunkline.delivery.capture.pgoutput import Begin, parse
-from trunkline.delivery.capture.postgres import PostgresCapture, Seen, seen_of
+from trunkline.delivery.capture.one_table.capture_log import CaptureLog
+from trunkline.delivery.capture.one_table.postgres import PostgresCapture
+from trunkline.delivery.capture.postgres.pgoutput import Begin, parse
+from trunkline.delivery.capture.postgres.snapshots import Seen, seen_of
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.errors import ConfigError, ProtocolError, Unreachable
 

@@ -20,8 +20,8 @@ from delivery.captured_postgres import ROW, Server, comparable
 from delivery.direct_delivery import Direct
 from local_cluster import RunningCluster, local_cluster
 from postgres_server import PostgresServer
-from trunkline.delivery.capture.capture_log import CaptureLog, Transaction
-from trunkline.delivery.capture.postgres import PostgresCapture
+from trunkline.delivery.capture.one_table.capture_log import CaptureLog, Transaction
+from trunkline.delivery.capture.one_table.postgres import PostgresCapture
 from trunkline.delivery.changes.captured import change_rows
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import ChangeKind

@@ -27,8 +27,8 @@ from delivery.running_pipeline import TENANTS, Business, Running, wait_until
 from local_cluster import RunningCluster, local_cluster
 from postgres_server import PostgresServer
 from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture
-from trunkline.delivery.capture.postgres_source import PostgresDatabase, PostgresSource
-from trunkline.delivery.capture.server_session import ServerAddress
+from trunkline.delivery.capture.postgres.session import ServerAddress
+from trunkline.delivery.capture.postgres.source import PostgresDatabase, PostgresSource
 from trunkline.delivery.config import Pipeline
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.deliverer.assembly import task_pipeline

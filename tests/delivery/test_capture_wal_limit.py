@@ -9,9 +9,9 @@ import pytest
 
 from postgres_server import PostgresServer
 from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture, TooMuchKept
-from trunkline.delivery.capture.postgres_source import PostgresDatabase, PostgresSource
-from trunkline.delivery.capture.server_session import ServerAddress
-from trunkline.delivery.capture.wal_guard import MIB, WalAction
+from trunkline.delivery.capture.postgres.session import ServerAddress
+from trunkline.delivery.capture.postgres.source import PostgresDatabase, PostgresSource
+from trunkline.delivery.capture.postgres.wal_guard import MIB, WalAction
 
 
 def test_a_capture_whose_log_is_unreachable_ends_at_the_limit(logical: PostgresServer) -> None:

@@ -15,11 +15,11 @@ from delivery.test_postgres_catalog import wait_unread
 from local_cluster import RunningCluster, local_cluster
 from postgres_server import PostgresServer
 from trunkline.core.capture_messages import SlotState
-from trunkline.delivery.capture import postgres_server
-from trunkline.delivery.capture.known_tables import KnownTables
-from trunkline.delivery.capture.postgres_source import PostgresDatabase, PostgresSource
-from trunkline.delivery.capture.replication import ReplicationConnection
-from trunkline.delivery.capture.server_session import ServerAddress
+from trunkline.delivery.capture.postgres import server as postgres_server
+from trunkline.delivery.capture.postgres.known_tables import KnownTables
+from trunkline.delivery.capture.postgres.replication import ReplicationConnection
+from trunkline.delivery.capture.postgres.session import ServerAddress
+from trunkline.delivery.capture.postgres.source import PostgresDatabase, PostgresSource
 from trunkline.delivery.capture.source import SourceStart
 from trunkline.errors import ConfigError, TrunklineError, Unreachable
 

@@ -17,10 +17,10 @@ from delivery.group_log import schema_of
 from delivery.scripted_source import Change, Row, ScriptedDatabase, ScriptedSource, State
 from local_cluster import RunningCluster, local_cluster, wait_until
 from trunkline.client.entries import Entry
-from trunkline.delivery.capture.capture_log import CaptureLog
 from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture
 from trunkline.delivery.capture.database_progress import DatabaseProgress
 from trunkline.delivery.capture.log_survey import position_in
+from trunkline.delivery.capture.one_table.capture_log import CaptureLog
 from trunkline.delivery.changes.database_entries import CatalogEntry, entry_of, heading_of
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.delivery.changes.rebuilt import rebuilt_states

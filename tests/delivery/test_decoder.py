@@ -25,9 +25,9 @@ from delivery.pgoutput_messages import (
     truncate,
     update,
 )
-from trunkline.delivery.capture.change_batches import EPOCH_MICROS, UnfitChange
-from trunkline.delivery.capture.decoder import Cut, Decoder, Limits
-from trunkline.delivery.capture.pgoutput import (
+from trunkline.delivery.capture.postgres.change_batches import EPOCH_MICROS, UnfitChange
+from trunkline.delivery.capture.postgres.decoder import Cut, Decoder, Limits
+from trunkline.delivery.capture.postgres.pgoutput import (
     UNCHANGED,
     Begin,
     Commit,

@@ -20,7 +20,7 @@ from trunkline.client.bodies import encode
 from trunkline.client.entries import Entry
 from trunkline.client.headers import encode_headers
 from trunkline.client.log import Log
-from trunkline.delivery.capture.capture_log import CaptureLog
+from trunkline.delivery.capture.one_table.capture_log import CaptureLog
 from trunkline.delivery.changes.captured import EntryPlace, change_rows, encoded, truncation
 from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.changes.versions import Window

@@ -21,13 +21,13 @@ import pytest
 from delivery.source_driver import SourceDriver
 from mariadb_server import MariadbServer
 from trunkline.core.capture_messages import SlotState
-from trunkline.delivery.capture.mariadb_catalog import Patterns, look, server_of
-from trunkline.delivery.capture.mariadb_connection import BinlogConnection, Session, parse_dsn
-from trunkline.delivery.capture.mariadb_events import CRC
-from trunkline.delivery.capture.mariadb_rows import Limits
-from trunkline.delivery.capture.mariadb_source import MariaSource
-from trunkline.delivery.capture.mariadb_stream import Stream
-from trunkline.delivery.capture.mariadb_tables import Tables
+from trunkline.delivery.capture.mariadb.catalog import Patterns, look, server_of
+from trunkline.delivery.capture.mariadb.connection import BinlogConnection, Session, parse_dsn
+from trunkline.delivery.capture.mariadb.events import CRC
+from trunkline.delivery.capture.mariadb.rows import Limits
+from trunkline.delivery.capture.mariadb.source import MariaSource
+from trunkline.delivery.capture.mariadb.stream import Stream
+from trunkline.delivery.capture.mariadb.tables import Tables
 from trunkline.delivery.capture.source import OFFSET_MAX, Changes, SchemaUnit, SourceStart
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.delivery.changes.schemas import SchemaChange
@@ -343,6 +343,12 @@ def test_statements_that_were_streamed_late_or_twice_give_the_same_tables(
     driver.open()
     driver.until_streamed(server.position())
     assert {number: table.schema.version for number, table in driver.tables.items()} == versions
+    driver.source.close()
+    server.execute("RENAME TABLE v TO w", "INSERT INTO w VALUES (7, 7, 7)", "RENAME TABLE w TO x", database=database)
+    driver.open()  # the name of a later moment is already there
+    catch_up(driver, server)
+    assert sorted(table.schema.name for table in driver.tables.values()) == ["early", "x"]
+    assert driver.table("x").values() == rows_in(server, database, "x")
 
 
 def test_what_the_binlog_does_not_state_is_captured_again(server: MariadbServer, database: str, drive: Drive) -> None:
@@ -443,7 +449,13 @@ def test_a_capture_says_what_the_server_or_a_table_lacks(server: MariadbServer, 
     for patterns in ([], ["good"], ["!a.b"]):
         with pytest.raises(ConfigError, match="tables"):
             MariaSource(server.dsn(), patterns)
-    for dsn in ("postgres://a@b", "mariadb://host", "mariadb://u@h:port", "mariadb://u@h?unknown=1"):
+    for dsn in (
+        "postgres://a@b",
+        "mariadb://host",
+        "mariadb://u@h:port",
+        "mariadb://u@h?unknown=1",
+        "mariadb://u@h?ssl-ca=/no",
+    ):
         with pytest.raises(ConfigError):
             MariaSource(dsn, [good])
     assert "does not answer" in refusal(good, port=9)

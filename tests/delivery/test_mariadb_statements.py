@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trunkline.delivery.capture.mariadb_ddl import ANSI_QUOTES, STRICT, ColumnChange, Statement, parsed
-from trunkline.delivery.capture.mariadb_events import Query
+from trunkline.delivery.capture.mariadb.ddl import ANSI_QUOTES, STRICT, ColumnChange, Statement, parsed
+from trunkline.delivery.capture.mariadb.events import Query
 
 T = ("shop", "t")
 

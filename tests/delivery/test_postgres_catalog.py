@@ -12,9 +12,7 @@ import psycopg
 import pytest
 
 from postgres_server import PostgresServer
-from trunkline.delivery.capture.pgoutput import Insert, Relation, parse
-from trunkline.delivery.capture.postgres import SESSION
-from trunkline.delivery.capture.postgres_catalog import (
+from trunkline.delivery.capture.postgres.catalog import (
     TableDefinition,
     definition_of,
     definitions_of,
@@ -22,8 +20,10 @@ from trunkline.delivery.capture.postgres_catalog import (
     relation_of,
     schema_of,
 )
-from trunkline.delivery.capture.replication import ReplicationConnection
-from trunkline.delivery.capture.shape_changes import Changed, Recapture, Same, judged
+from trunkline.delivery.capture.postgres.pgoutput import Insert, Relation, parse
+from trunkline.delivery.capture.postgres.replication import ReplicationConnection
+from trunkline.delivery.capture.postgres.shape_changes import Changed, Recapture, Same, judged
+from trunkline.delivery.capture.postgres.snapshots import SESSION
 from trunkline.delivery.capture.table_patterns import TablePatterns
 from trunkline.delivery.changes.schemas import Identity, SchemaChange, check_schema, defaults_in
 

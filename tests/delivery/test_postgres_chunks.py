@@ -16,9 +16,9 @@ import pytest
 
 from delivery.captured_shop import Shop, assert_same
 from delivery.source_driver import WAIT_S, SourceDriver
-from trunkline.delivery.capture import chunk_reader
-from trunkline.delivery.capture.chunk_reader import ChunkReader
-from trunkline.delivery.capture.copied_output import CopiedOutput
+from trunkline.delivery.capture.postgres import chunk_reader
+from trunkline.delivery.capture.postgres.chunk_reader import ChunkReader
+from trunkline.delivery.capture.postgres.copied_output import CopiedOutput
 from trunkline.delivery.capture.source import Changes, ChunkRows, SchemaUnit
 from trunkline.errors import ConfigError, Unreachable
 
@@ -332,7 +332,7 @@ def test_h4_a_table_without_a_key_whose_query_ends_after_its_watermarks_ends_the
 
 
 def test_a_lock_delays_a_chunk_and_nothing_else(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunkline.delivery.capture.server_session.LOCK_MS", 100)
+    monkeypatch.setattr("trunkline.delivery.capture.postgres.session.LOCK_MS", 100)
     shop.run("CREATE TABLE held (id int PRIMARY KEY)", "INSERT INTO held VALUES (1)")
     shop.run("CREATE TABLE free (id int PRIMARY KEY)")
     driver = SourceDriver(shop.source(), reads=False)

@@ -15,8 +15,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from delivery.numbered_tables import NumberedTables
 from postgres_server import PostgresServer
-from trunkline.delivery.capture.decoder import Decoder, Limits
-from trunkline.delivery.capture.replication import ReplicationConnection, Status, lsn_number
+from trunkline.delivery.capture.postgres.decoder import Decoder, Limits
+from trunkline.delivery.capture.postgres.replication import ReplicationConnection, Status, lsn_number
 from trunkline.delivery.capture.source import Changes, KeepAlive, SchemaUnit, Unit, Watermark
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.errors import ConfigError, ProtocolError, Unreachable

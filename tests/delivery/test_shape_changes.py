@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from delivery.catalog_model import CONSTRAINT, OID, Committed, ModelTable, Rows, Write
-from trunkline.delivery.capture.pgoutput import Relation
-from trunkline.delivery.capture.postgres_catalog import (
+from trunkline.delivery.capture.postgres.catalog import (
     DefinedColumn,
     TableDefinition,
     relation_of,
     schema_of,
 )
-from trunkline.delivery.capture.shape_changes import Changed, Recapture, Refused, Same, Verdict, fits, judged
+from trunkline.delivery.capture.postgres.pgoutput import Relation
+from trunkline.delivery.capture.postgres.shape_changes import Changed, Recapture, Refused, Same, Verdict, fits, judged
 from trunkline.delivery.changes.schemas import (
     Identity,
     SchemaChange,

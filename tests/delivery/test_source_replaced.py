@@ -22,7 +22,7 @@ from delivery.running_pipeline import TENANTS, Business, Running, wait_until
 from local_cluster import local_cluster
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import Note, Outcome, Result
-from trunkline.delivery.capture.ducklake import LakeCapture
+from trunkline.delivery.capture.one_table.ducklake import LakeCapture
 from trunkline.delivery.config.addresses import DeltaAddress, LogAddress
 from trunkline.delivery.config.tree import Pipeline
 from trunkline.delivery.job.standings import read_standings

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.delivery.capture import text_columns
-from trunkline.delivery.capture.pgoutput import RelationColumn
-from trunkline.delivery.capture.postgres_values import ROW_BYTES_MAX, UnfitValue, table_values
-from trunkline.delivery.capture.text_columns import TableReader, table_reader
-from trunkline.delivery.capture.tuple_columns import JoinedMessages, changed_rows, copied_rows
+from trunkline.delivery.capture.postgres import text_columns
+from trunkline.delivery.capture.postgres.pgoutput import RelationColumn
+from trunkline.delivery.capture.postgres.text_columns import TableReader, table_reader
+from trunkline.delivery.capture.postgres.tuple_columns import JoinedMessages, changed_rows, copied_rows
+from trunkline.delivery.capture.postgres.values import ROW_BYTES_MAX, UnfitValue, table_values
 from trunkline.errors import ProtocolError
 
 Text = str | None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.delivery.capture.wal_guard import MIB, WalAction, WalLevel, judged_wal
+from trunkline.delivery.capture.postgres.wal_guard import MIB, WalAction, WalLevel, judged_wal
 
 pytestmark = pytest.mark.fast
 

@@ -23,7 +23,7 @@ from trunkline.observing.targets import observe_address
 from trunkline.threads import Threads
 
 if TYPE_CHECKING:
-    from trunkline.delivery.capture.runner import Capture, CaptureProgress, ChangeSource
+    from trunkline.delivery.capture.one_table.runner import Capture, CaptureProgress, ChangeSource
     from trunkline.observing.thread import ObservingThread
 
 
@@ -136,7 +136,7 @@ def _capture(options: argparse.Namespace) -> int:
 
 
 def _capture_table(options: argparse.Namespace) -> int:
-    from trunkline.delivery.capture.runner import Capture
+    from trunkline.delivery.capture.one_table.runner import Capture
 
     config = configuration(options)
     progress = _ProgressLines(options.log, quiet=options.json, logged=options.log_format == "json")
@@ -169,13 +169,13 @@ def _source(options: argparse.Namespace) -> ChangeSource:
 
     schema, _, table = options.table.rpartition(".")
     if options.ducklake is not None:
-        from trunkline.delivery.capture.ducklake import LakeCapture
+        from trunkline.delivery.capture.one_table.ducklake import LakeCapture
         from trunkline.delivery.config.address_rules import CATALOG_FORMS, store_faults
 
         for fault in store_faults(options.ducklake, CATALOG_FORMS, path_allowed=True):
             raise ConfigError(f"--ducklake {fault}")
         return LakeCapture(LakeAddress(options.ducklake, table, schema or "main", password_env=options.password_env))
-    from trunkline.delivery.capture.postgres import PostgresCapture
+    from trunkline.delivery.capture.one_table.postgres import PostgresCapture
     from trunkline.delivery.config.address_rules import dsn_faults
 
     for fault in dsn_faults(options.postgres):

@@ -22,9 +22,9 @@ from trunkline.threads import Threads
 if TYPE_CHECKING:
     from trunkline.delivery.capture.database_capture import DatabaseCapture
     from trunkline.delivery.capture.database_progress import DatabaseProgress
-    from trunkline.delivery.capture.mariadb_source import MariaSource
-    from trunkline.delivery.capture.postgres_source import PostgresSource
-    from trunkline.delivery.capture.server_session import ServerAddress
+    from trunkline.delivery.capture.mariadb.source import MariaSource
+    from trunkline.delivery.capture.postgres.session import ServerAddress
+    from trunkline.delivery.capture.postgres.source import PostgresSource
     from trunkline.observing.thread import ObservingThread
 
 logger = logging.getLogger("trunkline.capture")
@@ -35,7 +35,7 @@ SHOW_EVERY_S: Final = 5.0
 def capture_database(options: argparse.Namespace) -> int:
     from trunkline.cli.capture import note_observing, stopping
     from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture, TooMuchKept
-    from trunkline.delivery.capture.wal_guard import WalAction
+    from trunkline.delivery.capture.postgres.wal_guard import WalAction
 
     if options.ducklake is not None:
         raise WrongInput("--tables is for --postgres and --mariadb; a lake is captured with --table")
@@ -85,7 +85,7 @@ def capture_database(options: argparse.Namespace) -> int:
 
 
 def server_address(options: argparse.Namespace) -> ServerAddress:
-    from trunkline.delivery.capture.server_session import ServerAddress
+    from trunkline.delivery.capture.postgres.session import ServerAddress
     from trunkline.delivery.config.address_rules import dsn_faults
 
     for fault in dsn_faults(options.postgres):
@@ -94,7 +94,7 @@ def server_address(options: argparse.Namespace) -> ServerAddress:
 
 
 def postgres_source(options: argparse.Namespace, tables: Sequence[str]) -> PostgresSource:
-    from trunkline.delivery.capture.postgres_source import PostgresDatabase, PostgresSource
+    from trunkline.delivery.capture.postgres.source import PostgresDatabase, PostgresSource
 
     return PostgresSource(
         PostgresDatabase(
@@ -109,7 +109,7 @@ def postgres_source(options: argparse.Namespace, tables: Sequence[str]) -> Postg
 
 
 def mariadb_source(options: argparse.Namespace, tables: Sequence[str]) -> MariaSource:
-    from trunkline.delivery.capture.mariadb_source import MariaSource
+    from trunkline.delivery.capture.mariadb.source import MariaSource
 
     if options.slot or options.set_replica_identity or options.max_wal_bytes:
         raise WrongInput("--slot, --set-replica-identity and --max-wal-bytes are for --postgres")
@@ -147,7 +147,7 @@ def _estimates(options: argparse.Namespace) -> dict[str, int]:
 
 
 def _drop_slot(options: argparse.Namespace) -> None:
-    from trunkline.delivery.capture.replication import ReplicationConnection
+    from trunkline.delivery.capture.postgres.replication import ReplicationConnection
 
     address = server_address(options)
     with ReplicationConnection(address.dsn, address.password_env) as connection:

@@ -175,8 +175,8 @@ def _shown(found: dict[str, Any]) -> str:
 
 def _resnapshot(options: argparse.Namespace) -> int:
     from trunkline.cli.capture_database import server_address
-    from trunkline.delivery.capture.postgres_source import request_snapshot
-    from trunkline.delivery.capture.server_session import ServerSession
+    from trunkline.delivery.capture.postgres.session import ServerSession
+    from trunkline.delivery.capture.postgres.source import request_snapshot
     from trunkline.delivery.capture.table_patterns import exact_name
 
     exact = exact_name(options.table)

@@ -100,7 +100,7 @@ class CaptureConfig(Struct, frozen=True):
     appends_max: int = 8  # handed to the host, which sends those that wait together (``AppendEntry``)
     catalog_after: int = 64 * 1024 * 1024  # of the sizes of pieces and chunks
     xids_max: int = 100_000  # that are remembered while a table is read; beyond them older ones hold its snapshot up
-    mark_after: int = 16 * 1024 * 1024  # bytes of WAL; a smaller value fills an idle log, a larger one keeps more WAL
+    mark_after: int = 4 * 1024 * 1024  # bytes of WAL; a smaller value fills an idle log, a larger one keeps more WAL
     retry_ms: int = 1000  # doubles with each session that commits nothing, because each leaves a mark in the log
     retry_max_ms: int = 60_000
 

@@ -1,1 +1,1 @@
-"""Capture: copies the changes of a table into a log, each transaction of the source once and in order."""
+"""Capture: copies the changes of a database, or of one table, into a log, each transaction once and in order."""

@@ -37,6 +37,7 @@ from trunkline.delivery.capture.database_log import DatabaseLog, cursors_in
 from trunkline.delivery.capture.database_progress import DatabaseProgress, table_progress, written
 from trunkline.delivery.capture.entry_writer import replaced
 from trunkline.delivery.capture.held_units import HeldUnits
+from trunkline.delivery.capture.postgres.wal_guard import WalAction, WalLevel, judged_wal
 from trunkline.delivery.capture.source import (
     Changes,
     ChunkRequest,
@@ -46,7 +47,6 @@ from trunkline.delivery.capture.source import (
     SourceStart,
     Unit,
 )
-from trunkline.delivery.capture.wal_guard import WalAction, WalLevel, judged_wal
 from trunkline.delivery.changes.schemas import Catalog
 from trunkline.errors import (
     ConfigError,
@@ -78,7 +78,7 @@ class CaptureOptions(Struct, frozen=True):
     recaptures: bool = False
     appends_max: int = 16
     catalog_after: int = 64 * 1024 * 1024
-    mark_after: int = 16 * 1024 * 1024
+    mark_after: int = 4 * 1024 * 1024
     retry_ms: int = 1_000
     retry_max_ms: int = 60_000
     kept_max: int | None = None  # bytes that the source keeps for this capture

@@ -29,6 +29,7 @@ from trunkline.delivery.changes.groups import TableRows, chunk_head, encode_chun
 from trunkline.delivery.changes.schemas import (
     Catalog,
     CatalogTable,
+    Malformed,
     SchemaChange,
     TableSchema,
     encode_catalog,
@@ -80,6 +81,16 @@ class EntryWriter:
         self, request: AppendEntry, unit: Changes | SchemaUnit | ChunkRows | None, touched: Sequence[pa.Table] = ()
     ) -> list[Encoded]:
         """The entries of one request: one, or several of a large chunk. Raises ``ConfigError`` (B2)."""
+        try:
+            return self._encoded(request, unit, touched)
+        except (Malformed, CorruptEntry) as error:  # B1
+            raise TrunklineError(
+                f"the capture made an entry that no reader would take, which is a bug ({error}); it was not written"
+            ) from error
+
+    def _encoded(
+        self, request: AppendEntry, unit: Changes | SchemaUnit | ChunkRows | None, touched: Sequence[pa.Table]
+    ) -> list[Encoded]:
         match request.kind, unit:
             case EntryKind.GROUP | EntryKind.PART, Changes():
                 return [self._changes(request, unit)]
@@ -170,12 +181,7 @@ class EntryWriter:
         return SourcePosition(self._kind, origin.system, origin.timeline, request.position, self._commit_us).text()
 
     def _checked(self, request: AppendEntry, payload: bytes, entry: entries.DatabaseEntry) -> Encoded:
-        try:
-            self._known.feed(entry)
-        except CorruptEntry as error:  # B1
-            raise TrunklineError(
-                f"the capture made an entry that no reader would take, which is a bug ({error}); it was not written"
-            ) from error
+        self._known.feed(entry)
         return Encoded(request.number, entry.heading, payload)
 
     def _check_size(self, payload: bytes, tables: Sequence[TableRows]) -> None:

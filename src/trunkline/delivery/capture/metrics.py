@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from trunkline.delivery.capture.database_progress import DatabaseProgress
-from trunkline.delivery.capture.runner import CaptureProgress
+from trunkline.delivery.capture.one_table.runner import CaptureProgress
 from trunkline.observing.metrics import COMMON, MetricSpec, MetricTable, Value, Values, common_values
 from trunkline.observing.pages import ObservedProcess
 from trunkline.observing.readiness import Readiness

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from trunkline.delivery.capture.mariadb_catalog import binlog_files, position_now, server_of
-from trunkline.delivery.capture.mariadb_connection import Session, parse_dsn
-from trunkline.delivery.capture.postgres_source import LAG
-from trunkline.delivery.capture.server_session import ServerAddress, ServerSession
+from trunkline.delivery.capture.mariadb.catalog import binlog_files, position_now, server_of
+from trunkline.delivery.capture.mariadb.connection import Session, parse_dsn
+from trunkline.delivery.capture.postgres.session import ServerAddress, ServerSession
+from trunkline.delivery.capture.postgres.source import LAG
 from trunkline.delivery.capture.source import Lag
 
 ANY_REPLICA: Final = 1 << 31

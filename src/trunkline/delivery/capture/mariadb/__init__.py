@@ -1,0 +1,1 @@
+"""Capture of a MariaDB database: its binlog, its catalog and chunks of its tables."""
