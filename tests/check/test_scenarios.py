@@ -151,6 +151,7 @@ EXHAUSTED = {
     "capture-catalogs": (41_044, 102_598, 61),
     "capture-changed-table": (59_973, 190_350, 48),
     "capture-changed-in-parts": (337_410, 1_041_227, 76),
+    "capture-again-in-parts": (340_877, 1_050_288, 76),
     "capture-late-table": (41_448, 119_517, 56),
     "capture-late-table-changed": (69_036, 223_472, 57),
     "capture-again": (66_826, 223_304, 51),

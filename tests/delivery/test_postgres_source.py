@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from delivery.captured_shop import Shop, assert_same
 from delivery.source_driver import WAIT_S, SourceDriver
+from local_cluster import wait_until
 from postgres_server import PostgresServer
 from trunkline.core.capture_messages import SlotState
 from trunkline.delivery.capture.postgres import chunk_reader
@@ -329,6 +330,35 @@ def test_a_slot_is_taken_from_another_reader(shop: Shop) -> None:
     assert_same(shop, second, "t")
     with pytest.raises(Unreachable):
         first.until(lambda: False)
+
+
+def test_a_slot_that_another_start_is_making_is_not_taken_for_one(shop: Shop) -> None:
+    """A start that is ended before the slot is ready takes the slot away."""
+    shop.run("CREATE TABLE t (id int PRIMARY KEY)")
+    address = ServerAddress(shop.dsn)
+    session, maker, stream = ServerSession(address), ReplicationConnection(shop.dsn), ReplicationConnection(shop.dsn)
+    ended: list[Exception] = []
+
+    def make() -> None:
+        try:
+            maker.create_slot(shop.slot)
+        except Unreachable as error:
+            ended.append(error)
+
+    with psycopg.connect(shop.dsn) as writer:
+        session.connection.execute(f"CREATE PUBLICATION {shop.slot} FOR TABLE public.t".encode())
+        writer.execute("INSERT INTO t VALUES (1)")  # a slot is not ready before it ends
+        thread = threading.Thread(target=make)
+        thread.start()
+        try:
+            wait_until(lambda: session.ask("SELECT FROM pg_replication_slots WHERE slot_name = %s", shop.slot), WAIT_S)
+            with pytest.raises(Unreachable, match="was ended while it made it"):
+                opened_slot(session, stream, shop.slot, 0, make=None, release_s=WAIT_S)
+        finally:
+            thread.join()
+            for each in (session, maker, stream):
+                each.close()
+    assert ended
 
 
 def test_without_the_right_to_end_a_reader_the_capture_waits_for_it(shop: Shop) -> None:

@@ -307,6 +307,18 @@ def changed_in_parts() -> Scenario:
     )
 
 
+def again_in_parts() -> Scenario:
+    return scenario(
+        "capture-again-in-parts",
+        "a table is captured again from the middle of a large transaction on; the capture crashes",
+        Transaction(((1, "a", 6),), parts=2, shapes=(Reshape(1, ShapeChange.RECAPTURED, part=1),)),
+        tables=(1,),
+        appends_max=1,
+        slot=SlotState.PRESENT,
+        faults=ONE_CRASH,
+    )
+
+
 def late_table() -> Scenario:
     return scenario(
         "capture-late-table",
@@ -459,6 +471,7 @@ CAPTURE_SCENARIOS = (
     catalogs,
     changed_table,
     changed_in_parts,
+    again_in_parts,
     late_table,
     late_table_changed,
     captured_again,

@@ -98,7 +98,11 @@ def _end_reader(session: ServerSession, stream: ReplicationConnection, slot: str
     """O2."""
     deadline = time.monotonic() + release_s
     reported: int | None = None
-    while (reader := session.ask(SLOT, slot)[0][2]) is not None:
+    while True:
+        if not (found := session.ask(SLOT, slot)):
+            raise Unreachable(f"another program dropped the slot {slot}, or was ended while it made it; it is retried")
+        if (reader := found[0][2]) is None:
+            return
         if reader != reported:
             logger.warning("process %d of the server reads the slot %s for another capture, and is ended", reader, slot)
             reported = reader
