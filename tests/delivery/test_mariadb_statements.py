@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trunkline.delivery.capture.mariadb.ddl import ANSI_QUOTES, STRICT, ColumnChange, Statement, parsed
-from trunkline.delivery.capture.mariadb.events import Query
+from trunkline.delivery.capture.mariadb.events import Event, Kind, Query, query_of
 
 T = ("shop", "t")
 
@@ -101,3 +101,15 @@ def test_a_mode_that_changes_the_meaning_of_quotes_makes_a_statement_unclear() -
     assert found.kind == "UNCLEAR"
     assert {"t", "a"} >= found.words & {"t", "a"} >= {"t"}
     assert not statement("ALTER TABLE t MODIFY a INT", 0).strict
+
+
+def test_a_statement_in_another_character_set_than_utf_8_is_unclear() -> None:
+    """Its names and defaults cannot be read."""
+    body = (
+        b"\0" * 8 + b"\x04" + b"\0\0" + b"\0\0" + b"shop\0" + "ALTER TABLE t ADD a TEXT DEFAULT 'é'".encode("latin-1")
+    )
+    query = query_of(Event(Kind.QUERY, 0, 0, 0, 0, body))
+    query.statement.encode()  # it can be logged
+    found = parsed(query)
+    assert found.kind == "UNCLEAR"
+    assert "t" in found.words

@@ -16,6 +16,7 @@ from trunkline.delivery.capture.mariadb.catalog import Name
 from trunkline.delivery.capture.mariadb.events import Query
 
 ANSI_QUOTES, ORACLE, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 9, 1 << 20
+UNREADABLE: Final = "\ufffd"  # stands for bytes of a session whose character set is not UTF-8
 STRICT: Final = 1 << 21 | 1 << 22
 _TOKEN: Final = re.compile(
     r"""
@@ -118,6 +119,8 @@ def parsed(query: Query) -> Statement:
         return Statement("ROWS", text, words=words)
     unclear = Statement("UNCLEAR", text, words=words)
     if query.sql_mode & (ANSI_QUOTES | ORACLE | NO_BACKSLASH_ESCAPES) or any(token.kind == "odd" for token in tokens):
+        return unclear
+    if UNREADABLE in text:
         return unclear
     try:
         found = _Parser(tokens, query.database).statement()

@@ -178,7 +178,7 @@ def query_of(event: Event) -> Query:
     statement = body[at + database_size + 1 :]
     if event.kind == Kind.QUERY_COMPRESSED:
         statement = uncompressed(statement)
-    return Query(database.decode(), statement.decode("utf-8", "surrogateescape"), _sql_mode(status))
+    return Query(database.decode(), statement.decode("utf-8", "replace"), _sql_mode(status))
 
 
 def _sql_mode(status: bytes) -> int:

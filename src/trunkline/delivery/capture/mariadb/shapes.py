@@ -9,7 +9,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from trunkline.delivery.capture.mariadb.catalog import Name, Patterns, SeenTable
-from trunkline.delivery.capture.mariadb.ddl import ColumnChange, Statement
+from trunkline.delivery.capture.mariadb.ddl import UNREADABLE, ColumnChange, Statement
 from trunkline.delivery.capture.mariadb.tables import Tables, new_number
 from trunkline.delivery.capture.mariadb.types import Declared, Family, declared
 from trunkline.delivery.capture.mariadb.values import from_texts
@@ -119,7 +119,8 @@ class Shapes:
             if statement.kind == "ALTER" and "exchange" not in statement.words:
                 named = (schema.schema, schema.name) == statement.names[0]
             else:
-                named = schema.name.lower() in statement.words or statement.kind == "ROWS"
+                hidden = UNREADABLE in statement.text and not schema.name.isascii()  # its name may be in it
+                named = schema.name.lower() in statement.words or statement.kind == "ROWS" or hidden
             if named and schema.storage < at:
                 yield self._again(schema, at, f"a statement may have changed it: {statement.text[:200]}")
 
