@@ -194,13 +194,13 @@ def test_entries_whose_catalog_was_trimmed_are_passed_over_with_a_note(
 
 def test_a_subscription_prints_transactions_as_they_arrive(cluster: RunningCluster, captured: str) -> None:
     log = database()
-    store(cluster, "followed", log.entries[:7])  # up to the first part
-    with cluster.begin("subscribe", "followed", "--changes", "--from", "6") as following:
+    store(cluster, "followed-changes", log.entries[:7])  # up to the first part
+    with cluster.begin("subscribe", "followed-changes", "--changes", "--from", "6") as following:
         lines = iter(following.stdout or ())
         assert next(lines).startswith(b"6 transaction 1, ")
         assert [next(lines)[:6] for _ in range(7)][-1] == b"    de"
         with sync.connect(cluster.connect) as handle:
-            target = handle.log("followed")
+            target = handle.log("followed-changes")
             for entry in log.entries[7:]:
                 target.append(entry.payload, headers=dict(entry.headers))
         assert next(lines).startswith(b"7 transaction 3, ")

@@ -38,6 +38,8 @@ def example(kind: Any, number: int = 1) -> Any:
     if origin in (tuple, Sequence):
         values = [each for each in inner if each is not ...]
         return tuple(example(each, number) for each in values)
+    if kind is bytes:
+        return str(number).encode()
     if kind in (int, str, bool):
         return kind(number)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):

@@ -390,7 +390,7 @@ def test_destinations_of_one_database_share_a_connection(table: PostgresTable) -
     before = _connections(table)
     for destination in many:
         seed(destination)
-    assert _connections(table) == before + 1
+    assert _connections(table) <= before + 1  # fewer if one of an earlier test has ended meanwhile
     for destination in many[1:]:
         destination.close()
     assert flush(many[0], CHANGES).written == 2
