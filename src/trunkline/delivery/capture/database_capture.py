@@ -5,8 +5,9 @@ One thread has the role, the source and the encoding; appends are made by anothe
 Rules
  N1  What the role does not want yet stays with the source: while it is crowded nothing is received, and the source's
      session is kept alive by repeating what was confirmed. So memory is bounded.
- N2  A group of transactions is closed when no append is in flight, or after a few milliseconds: a lone transaction is
-     written at once, and under load groups grow by themselves.
+ N2  A lone transaction is written at once. After few changes the stream rests for a moment, so that under load an entry
+     holds many transactions: each entry costs the capture and the log far more than a transaction in it. The stream
+     does not rest while much arrives, or while tables are read.
  N3  The source is reached before each take-over, so that a long outage leaves no marks in the log.
  N4  What passes by itself ends the session, and the role begins another one. What an operator must change, another
      writer, and a bug end the capture.
@@ -61,7 +62,8 @@ from trunkline.threads import Threads
 logger = logging.getLogger(__name__)
 
 WAIT_S: Final = 0.5  # for the stream, if nothing else is due
-CLOSE_AFTER_S: Final = 0.005  # N2
+GATHER_S: Final = 0.03  # N2; longer: transactions wait; shorter: small entries take CPU time from the database
+GATHER_BYTES: Final = 256 * 1024  # more than this in one turn: the stream is behind, and entries are large
 KEEP_ALIVE_S: Final = 5.0  # N1; a server ends a silent session after a minute
 LOOK_EVERY_S: Final = 5.0  # at the lag
 REPORT_EVERY_S: Final = 0.5
@@ -139,7 +141,7 @@ class DatabaseCapture:
         self._again = list(options.again)
         self._target: int | None = None  # of a capture that runs once
         self._wal_level = WalLevel.FINE
-        self._close_at = self._keep_alive_at = self._look_at = self._report_at = 0.0
+        self._gather_until = self._keep_alive_at = self._look_at = self._report_at = 0.0
 
     def stop(self) -> None:
         """Stop after what is in flight."""
@@ -184,26 +186,28 @@ class DatabaseCapture:
         """Wait for the next thing that happens, and let the role decide."""
         streaming = self._role.state is CaptureState.STREAMING and not self._stopping.is_set()
         if not streaming or self._role.crowded:
-            self._rest()
+            self._rest(WAIT_S)
         elif not self._deliver():
-            self._receive()
+            gather_s = self._gather_until - time.monotonic()
+            if gather_s > 0:
+                self._rest(gather_s)
+            else:
+                self._receive()
         self._take_results()
         self._fire_timers()
 
     def _receive(self) -> None:
         """From the source, until something arrives or is due."""
-        now, idle = time.monotonic(), not self._role.in_flight
-        close = idle or now >= self._close_at
-        if close:
-            self._close_at = now + CLOSE_AFTER_S
-        wait_s = self._due_s(WAIT_S if idle else CLOSE_AFTER_S)
         try:
-            units = self._source.receive(int(wait_s * 1000), close=close)
+            units = self._source.receive(int(self._due_s(WAIT_S) * 1000), close=True)
         except PASSING as error:
             self._stream_ended(error)
             return
         if units:
             self.captured.heard_at = time.monotonic()
+        size = sum(unit.size for unit in units if isinstance(unit, Changes))
+        if 0 < size < GATHER_BYTES and self._role.chunks.chunk is None:  # N2
+            self._gather_until = time.monotonic() + GATHER_S
         self._waiting.extend(units)
         self._deliver()
 
@@ -257,8 +261,8 @@ class DatabaseCapture:
                     return False
         return True
 
-    def _rest(self) -> None:
-        """While the role is crowded, waits, or ends."""
+    def _rest(self, wait_s: float) -> None:
+        """While changes gather, and while the role is crowded, waits, or ends."""
         now = time.monotonic()
         if self._role.state is CaptureState.STREAMING and now >= self._keep_alive_at:  # N1
             self._keep_alive_at = now + KEEP_ALIVE_S
@@ -266,7 +270,7 @@ class DatabaseCapture:
             if failure is not None:
                 self._perform(self._role.on_message(SOURCE, failure))
         try:
-            result = self._results.get(timeout=self._due_s(WAIT_S))
+            result = self._results.get(timeout=self._due_s(wait_s))
         except queue.Empty:
             return
         if result is not None:
