@@ -123,6 +123,7 @@ class Shop:
         thread = threading.Thread(target=self.capture.run, name="capture")
         thread.start()
         try:
+            wait_until(lambda: self.capture.captured.running)  # a pipeline needs the log
             yield
         finally:
             self.capture.stop()
