@@ -56,6 +56,8 @@ def measured(
 ) -> int:
     """Measure in a temporary directory, and print the report."""
     signal.signal(signal.SIGTERM, _end)
+    if options.dir is not None:
+        options.dir.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="trunkline-bench-", dir=options.dir) as directory:
             results = measure(Path(directory))

@@ -357,7 +357,10 @@ class MariaSource:
         whole, request = self._whole, self._request
         assert whole is not None
         assert request is not None
-        rows, last = next(whole.pieces)
+        try:
+            rows, last = next(whole.pieces)
+        except ShapeChanged as error:  # before the table was locked; the next session reads it from its first row
+            raise Unreachable(f"a table changed while its reading began: {error}; retrying") from None
         if last:
             self._whole = self._request = None
             self._end_reading()
