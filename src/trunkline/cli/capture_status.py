@@ -167,7 +167,8 @@ def _shown(found: dict[str, Any]) -> str:
         [each["number"], f"{each['schema']}.{each['name']}", *(each[count] for count in counts)]
         for each in found["tables"]
     ]
-    return "\n".join([*lines, "", table(["number", "table", *counts], rows)])
+    header = ["number", "table", *counts[:-1], "rows in the log"]  # snapshots and changes, not the rows of the table
+    return "\n".join([*lines, "", table(header, rows)])
 
 
 # --------------------------------------------------------------------------------------------------------- resnapshot
