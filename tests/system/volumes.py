@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -66,9 +67,17 @@ class Volumes:
             os.close(descriptor)
 
     def power_on(self, path: Path) -> None:
-        """No process may have files open there."""
+        """No process may have files open there.
+
+        The disk comes back as a copy. Another test may have made a namespace with a copy of the mount: the file system
+        without power lives on there, and a mount of the same image would be that one.
+        """
         _run(program("umount"), str(path))
-        _run(program("mount"), "-o", "loop", str(self._directory / f"{path.name}.img"), str(path))
+        image = self._directory / f"{path.name}.img"
+        copied = image.with_suffix(".copy")
+        shutil.copyfile(image, copied)
+        copied.replace(image)
+        _run(program("mount"), "-o", "loop", str(image), str(path))
 
     def _mount(self, name: str, *arguments: str) -> Path:
         path = self._directory / name
