@@ -22,16 +22,18 @@ from bench_command import measured, parser_of, say
 from delivery_parts import QUICK, Bench, Plan, Results
 from delivery_places import KINDS
 from delivery_report import GATE, report_lines, report_values, verdicts
+from delivery_tables import PLACES
 from log_machine import machine_facts
 
-PARTS = ("rates", "routing", "touched", "big-window", "sweep", "idle")
+PARTS = ("rates", "tables", "routing", "touched", "big-window", "sweep", "idle")
 PROGRAMS = ("pyspark", "duckdb", "deltalake", "pyarrow", "psycopg")
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser = parser_of("delivery", __doc__, quick="small sizes", needs="20 GB")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
-    parser.add_argument("--kind", action="append", choices=KINDS, help="only these destinations; may be repeated")
+    kinds = dict.fromkeys((*KINDS, *PLACES))
+    parser.add_argument("--kind", action="append", choices=kinds, help="only these destinations; may be repeated")
     parser.add_argument("--size", action="append", metavar="NxM", help="only this size of `rates`; may be repeated")
     parser.add_argument("--windows", type=int, help="measured windows, after the warm-up (default: 5)")
     parser.add_argument("--slots", type=int, help="concurrent tasks (default: one per core)")
@@ -66,6 +68,8 @@ def run(options: argparse.Namespace, directory: Path) -> Results:
     single = options.kind or KINDS[:1]
     if "rates" in parts:
         bench.rates(kinds, slots=slots, baseline=not options.no_baseline, profile=options.profile)
+    if "tables" in parts:
+        bench.tables(options.kind or tuple(PLACES), slots=slots)
     if "routing" in parts:
         for kind in single:
             bench.routing(kind, slots=slots)

@@ -13,13 +13,18 @@ from delivery_baseline import Baseline
 from delivery_idle import Idle, measure_idle
 from delivery_places import NAMES, Places, catalog_of, server_for
 from delivery_rig import Engine, Figures, Rig, descendants, engine, middle
-from delivery_source import SourceLake, tenant
+from delivery_source import KEY, ROUTING, SourceLake, tenant
+from delivery_tables import PLACES, ManyTables, TablesPart
 from log_processes import Failed, memory_mib
 
 from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.config.tree import Pipeline, RoutingConfig
+from trunkline.delivery.job.work import TaskPipeline
+from trunkline.delivery.sources.table_set import OneTable
 
 BYTES_OF_A_BLOCK = 32  # of a row's payload
 FIRST_ROWS_LEAST = 20_000
+TABLE_ROWS = 500  # of each of many tables, at first
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,9 @@ class Plan:
     sizes: tuple[tuple[int, int], ...] = ((10, 20_000), (10, 200_000), (100, 20_000), (100, 200_000))
     warm_up: int = 3  # windows that are not counted: the first jobs of a session are slow
     windows: int = 5
+    tables: int = 200  # of one place
+    tables_operations: int = 20_000  # of a window, over all of them
+    tables_windows: int = 10
     routing_values: int = 10_000
     routing_touched: int = 100
     routing_operations: int = 20_000
@@ -46,6 +54,9 @@ QUICK = Plan(
     sizes=((4, 2_000), (10, 2_000)),
     warm_up=1,
     windows=2,
+    tables=10,
+    tables_operations=1_000,
+    tables_windows=2,
     routing_values=500,
     routing_touched=5,
     routing_operations=1_000,
@@ -99,6 +110,7 @@ class BigWindow:
 class Results:
     machine: dict[str, object]
     rates: list[Rate] = field(default_factory=list)
+    tables: list[ManyTables] = field(default_factory=list)
     routing: list[Comparison] = field(default_factory=list)
     touched: list[Comparison] = field(default_factory=list)
     big_window: BigWindow | None = None
@@ -159,6 +171,15 @@ class Bench:
             f"{ours.cpu_seconds_per_million:.1f} CPU-s per million"
         )
         return Rate(kind, destinations, operations, ours, theirs, slots)
+
+    def tables(self, kinds: Sequence[str], *, slots: int) -> None:
+        """Many tables of one place: of one destination, and of as many destinations."""
+        plan, places = self._plan, [kind for kind in kinds if kind in PLACES]
+        with self._emptied() as directory:
+            part = TablesPart(directory, self._say, tables=plan.tables, operations=plan.tables_operations)
+            self.results.tables += part.measure(
+                places, slots=slots, rows_each=TABLE_ROWS, warm_up=plan.warm_up, windows=plan.tables_windows
+            )
 
     # --------------------------------------------------------------------------------------------------- many of a kind
 
@@ -255,7 +276,9 @@ class Bench:
                 lakes = [(name, address) for name, address in addresses if isinstance(address, LakeAddress)]
                 other = stack.enter_context(Baseline(source.address, lakes))
             targets = Places(kind, directory / "destinations", server).targets(configured or tenants)
-            rig = Rig(spark, source, targets, without=[other.pid] if other is not None else [])
+            rules = Pipeline(name="bench", source=source.address, key=KEY, routing=RoutingConfig(column=ROUTING))
+            work = TaskPipeline("bench", OneTable(source.source), targets, rules)
+            rig = Rig(spark, work, without=[other.pid] if other is not None else [])
             stack.enter_context(closing(rig))
             yield source, rig, other
 

@@ -9,6 +9,7 @@ from typing import Any
 from delivery_idle import Idle
 from delivery_parts import BigWindow, Comparison, Rate, Results
 from delivery_places import NAMES
+from delivery_tables import ONE, PLACES, ManyTables
 from log_machine import is_busy
 
 SIZES = ((10, 20_000), (10, 200_000), (100, 20_000), (100, 200_000))
@@ -39,6 +40,7 @@ class Verdict:
 def verdicts(results: Results) -> list[Verdict]:
     return [
         *(verdict for rate in results.rates for verdict in _of_rate(rate)),
+        *(verdict for many in results.tables for verdict in _of_tables(many)),
         *(_of_routing(compared) for compared in results.routing),
         *(_of_touched(compared) for compared in results.touched),
         *([_of_big_window(results.big_window)] if results.big_window else ()),
@@ -57,6 +59,15 @@ def _of_rate(rate: Rate) -> Iterator[Verdict]:
         ratio, least = rate.ours.rate / rate.baseline.rate, RATIOS[size]
         kind = GATE if rate.kind == GATED else TARGET
         yield Verdict(kind, f"{name}: at least {least:.0f} x the baseline", f"{ratio:.2f} x", ratio >= least)
+
+
+def _of_tables(many: ManyTables) -> Iterator[Verdict]:
+    name, first = f"{PLACES[many.place]}, {many.shape}", many.first
+    complete = first.exit_code == 0 and first.failures == 0
+    measured = f"exit code {first.exit_code}, {first.failures} failures of destinations"
+    yield Verdict(GATE, f"{name}: `--once` completes at the first run", measured, complete)
+    conflicts = first.conflicts + many.conflicts
+    yield Verdict(GATE, f"{name}: no commit conflicts with another", f"{conflicts} conflicts", conflicts == 0)
 
 
 def _of_routing(compared: Comparison) -> Verdict:
@@ -105,6 +116,9 @@ def report_lines(results: Results, *, profile: bool) -> Iterator[str]:
         yield from _rate_lines(results.rates)
         yield ""
         yield from _split_lines(results.rates)
+    if results.tables:
+        yield ""
+        yield from _tables_lines(results.tables)
     if results.sweep:
         yield ""
         yield from _sweep_lines(results.sweep)
@@ -161,6 +175,27 @@ def _split_lines(rates: Sequence[Rate]) -> Iterator[str]:
     for rate in rates:
         if rate.ours.split is not None:
             yield f"{rate.kind:16} {_size(rate):14} {rate.ours.seconds * 1000:>7,.0f} = {rate.ours.split.as_text}"
+
+
+def _tables_lines(found: Sequence[ManyTables]) -> Iterator[str]:
+    yield (
+        f"{'many tables of one place (ratio: to the same changes in one table)':70}{'rows/s':>10}{'ratio':>8}"
+        f"{'CPU-s/M':>9}{'ratio':>8}{'first run: s':>14}{'CPU-s/M':>9}{'rows/s':>10}"
+    )
+    single = {many.place: many.windows for many in found if many.shape == ONE}
+    for many in found:
+        one, ours, first = single.get(many.place, many.windows), many.windows, many.first
+        yield (
+            f"{PLACES[many.place] + ', ' + many.shape:70}{ours.rate:>10,.0f}{ours.rate / one.rate:>8.2f}"
+            f"{ours.cpu_seconds_per_million:>9.1f}{ours.cpu_seconds_per_million / one.cpu_seconds_per_million:>8.1f}"
+            f"{first.seconds:>14.1f}{first.cpu_seconds / first.rows * 1e6:>9.1f}{first.rows / first.seconds:>10,.0f}"
+        )
+    yield "the first run's CPU-seconds are those of the whole command, most of them for the start of Spark"
+    yield "where the milliseconds of a window go (in tasks: the mean over them):"
+    for many in found:
+        if many.windows.split is not None:
+            name = f"{many.place}, {many.shape}"
+            yield f"{name:56} {many.windows.seconds * 1000:>7,.0f} = {many.windows.split.as_text}"
 
 
 def _sweep_lines(sweep: Sequence[Rate]) -> Iterator[str]:

@@ -15,10 +15,11 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-from delivery_source import KEY, ROUTING, Made, SourceLake
+from delivery_source import Made
 from delivery_spans import DIRECTORY, PROFILE, Spans, Split, time_driver
 from log_load import cpu_seconds
 from log_processes import BENCH, Failed
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup, SeedMode
@@ -26,7 +27,7 @@ from trunkline.delivery.config.tree import ReadingConfig
 from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.delivery.job.results import JobReport
 from trunkline.delivery.job.runner import JobRunner
-from trunkline.delivery.job.work import TaskDestination, TaskPipeline
+from trunkline.delivery.job.work import TaskPipeline
 
 WELL = (Outcome.APPLIED, Outcome.ALREADY)
 
@@ -92,15 +93,11 @@ def engine(directory: Path, *, slots: int, heap_mib: int | None = None, profile:
 class Rig:
     """One pipeline: a source, its destinations, and their positions."""
 
-    def __init__(
-        self, engine: Engine, source: SourceLake, targets: Sequence[TaskDestination], *, without: Sequence[int] = ()
-    ):
+    def __init__(self, engine: Engine, pipeline: TaskPipeline, *, without: Sequence[int] = ()):
         """``without``: processes that do not count."""
-        work = TaskPipeline(source.source, KEY, ROUTING, tuple(targets))
         self._spans = engine.spans
-        self._runner = JobRunner(engine.spark, work, ReadingConfig().small_bytes)
-        self._positions = {target.name: 0 for target in targets}
-        self._marks = dict.fromkeys(self._positions, "")  # of those positions
+        self._runner = JobRunner(engine.spark, pipeline, ReadingConfig().small_bytes)
+        self._members = {target.name: JobMember(target.name, 0, 1) for target in pipeline.targets}
         self._without = set(without)
         self._jobs = count(1)
 
@@ -109,12 +106,19 @@ class Rig:
 
     def seed(self, through: int, names: Sequence[str] | None = None) -> None:
         """Seed destinations; the others stay as if their part of the source were empty."""
-        chosen = list(self._positions) if names is None else list(names)
-        group = SeedGroup(next(self._jobs), through, SeedMode.SCAN, self._members(chosen))
-        self._learn(self._runner.seed(group))
+        chosen = tuple(self._members.values()) if names is None else tuple(self._members[name] for name in names)
+        self._learn(self._runner.seed(SeedGroup(next(self._jobs), through, SeedMode.SCAN, chosen)))
+
+    def adopt(self) -> None:
+        """Go on where a deliverer left the destinations."""
+        report = self._runner.standings(list(self._members))
+        for found in report.results:
+            if found.outcome is not Outcome.STANDS:
+                raise Failed(f"{found.destination} has no position: {found.error or report.error}")
+            self._members[found.destination] = JobMember(found.destination, found.position, found.token, found.mark)
 
     def deliver(self, made: Made) -> tuple[Figures, JobReport]:
-        members = self._members(list(self._positions))
+        members = tuple(self._members.values())
         self._spans.clear_spans()
         cpu, begun = cpu_seconds(self._processes()), time.monotonic()
         window = made.window
@@ -127,16 +131,13 @@ class Rig:
             raise Failed(f"{done} rows were removed and written where {made} was expected")
         return Figures(made.operations, ended - begun, used, self._spans.take(begun, ended)), report
 
-    def _members(self, names: Sequence[str]) -> tuple[JobMember, ...]:
-        return tuple(JobMember(name, self._positions[name], 1, self._marks[name]) for name in names)
-
     def _learn(self, report: JobReport) -> None:
         failed = [result.error for result in report.results if result.outcome not in WELL]
         if failed or report.rest is not Outcome.EMPTY:
             raise Failed(f"a job failed: {report.error or failed[0]}")
         for result in report.results:
-            self._positions[result.destination] = result.position
-            self._marks[result.destination] = report.mark
+            known = self._members[result.destination]
+            self._members[result.destination] = replace(known, expected=result.position, mark=report.mark)
 
     def _processes(self) -> list[int]:
         return [process for process in descendants(os.getpid()) if process not in self._without]

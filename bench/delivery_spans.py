@@ -22,6 +22,7 @@ DIRECTORY = "TRUNKLINE_BENCH_SPANS"  # the environment variable: where spans are
 PROFILE = "TRUNKLINE_BENCH_PROFILE"  # if set: tasks are profiled, and statements are timed by their kind
 TASK, SURVEY, READ, SETTLE, APPLY, ATTACH, COMMIT = "task", "survey", "read", "settle", "apply", "attach", "commit"
 STATEMENT = "sql "
+CONFLICT = "conflict"  # a commit that lost a race against another one
 
 
 @dataclass
@@ -46,6 +47,16 @@ class Recorder:
 
         return wrapper
 
+    def counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Notes each call as a span without a length; those inside a timed call are written with it."""
+
+        @functools.wraps(call)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            self.spans.append((name, time.monotonic(), time.monotonic()))
+            return call(*arguments, **options)
+
+        return wrapper
+
     def statement(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """A timer for each kind of statement."""
         kinds: dict[str, Callable[..., Any]] = {}
@@ -65,28 +76,34 @@ class Recorder:
 def _kind(statement: str) -> str:
     """``UPDATE position``, ``INSERT rows``: the verb and its object."""
     verb = statement.split(None, 1)[0].upper()
-    about = "position" if "_trunkline_orders" in statement else "stage" if "TEMP TABLE" in statement else ""
+    about = "position" if "_trunkline_members" in statement else "stage" if "TEMP TABLE" in statement else ""
     return f"{verb} {about}".strip()
 
 
 def time_driver() -> None:
+    from trunkline.delivery.sources.database import DatabaseSource
     from trunkline.delivery.sources.ducklake import DuckLakeSource
 
-    if not hasattr(DuckLakeSource.survey, "__wrapped__"):  # a benchmark has several sessions, one after the other
-        DuckLakeSource.survey = Recorder().timed(SURVEY, DuckLakeSource.survey)  # type: ignore[method-assign]
+    for kind in (DuckLakeSource, DatabaseSource):
+        if not hasattr(kind.survey, "__wrapped__"):  # a benchmark has several sessions, one after the other
+            kind.survey = Recorder().timed(SURVEY, kind.survey)  # type: ignore[method-assign]
 
 
 def time_worker() -> None:
     from trunkline.delivery.backends.postgres_session import PostgresSession
+    from trunkline.delivery.destinations import ducklake_attachments
     from trunkline.delivery.destinations.delta_log import DeltaLog
     from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes, LakeSession
-    from trunkline.delivery.job import apply, small
+    from trunkline.delivery.destinations.postgres_member_step import LostRace
+    from trunkline.delivery.job import apply, settlement, small
+    from trunkline.delivery.sources.database import DatabaseSource
     from trunkline.delivery.sources.ducklake import DuckLakeSource
 
     recorder = Recorder()
     places: Sequence[tuple[Any, str, str]] = (
         (DuckLakeSource, "net_changes", READ),
-        (small, "settle", SETTLE),
+        (DatabaseSource, "net_changes", READ),
+        (settlement, "settle", SETTLE),
         (apply, "_applied", APPLY),
         (AttachedLakes, "_attach", ATTACH),
         (AttachedLakes, "_detach", ATTACH),
@@ -99,6 +116,8 @@ def time_worker() -> None:
         small.flush_portion = profiled(small.flush_portion)
     for owner, attribute, name in places:
         setattr(owner, attribute, recorder.timed(name, getattr(owner, attribute)))
+    for owner, attribute in ((ducklake_attachments, "commit_error"), (LostRace, "__init__")):
+        setattr(owner, attribute, recorder.counted(CONFLICT, getattr(owner, attribute)))
     small.flush_portion = recorder.timed(TASK, small.flush_portion)
 
 
@@ -142,6 +161,7 @@ class Spans:
         self._directory = directory
         self.statements: Counter[str] = Counter()  # microseconds
         self.statement_calls: Counter[str] = Counter()
+        self.conflicts = 0
 
     def clear_spans(self) -> None:
         """Discard spans outside of a measurement."""
@@ -160,6 +180,7 @@ class Spans:
         for spans in by_process.values():
             for name, begin, end in spans:
                 sums[name] += (end - begin) * 1000
+                self.conflicts += name == CONFLICT
                 if name.startswith(STATEMENT):
                     self.statements[name.removeprefix(STATEMENT)] += round((end - begin) * 1e6)
                     self.statement_calls[name.removeprefix(STATEMENT)] += 1

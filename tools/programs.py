@@ -22,8 +22,13 @@ class Program:
     otherwise: str = ""  # what happens without it; empty: every Debian has it
 
 
-SPARK = ("tests/delivery", "tests/spark", "tests/cli/test_deliver.py", "tests/cli/test_deliver_words.py")
-SYSTEM_DELIVERY = ("tests/system/test_capture_to_tables.py", "tests/system/test_delivery_kills.py")
+SPARK = (
+    *("tests/delivery", "tests/spark", "tests/cli/test_deliver.py"),
+    *("tests/cli/test_deliver_tables.py", "tests/cli/test_deliver_words.py"),
+)
+SYSTEM_DELIVERY = (
+    *("tests/system/test_capture_to_tables.py", "tests/system/test_delivery_kills.py", "tests/system/test_tenants.py"),
+)
 WITH_POSTGRES = (
     *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard"),
     *("bench/capture.py", "bench/delivery.py", *SYSTEM_DELIVERY),
@@ -34,6 +39,7 @@ WITH_ETCD = (
     *("tests/system/test_long_maps.py", "tests/system/test_partitions.py"),
 )
 SMALL_DISKS = ("tests/system/test_full_disk.py", "tests/system/test_nearly_full.py", "tests/system/test_power_cut.py")
+FULL_TEMPORARY = "tests/delivery/test_full_temporary_disk.py"
 DEMO = ("src/trunkline/demo", "tests/system/test_demo.py")
 
 TABLE = (
@@ -56,7 +62,9 @@ TABLE = (
     Program("mariadbd", "mariadb-server", WITH_MARIADB, "the tests with MariaDB will be skipped"),
     Program("mariadb-install-db", "mariadb-server", WITH_MARIADB, "the tests with MariaDB will be skipped"),
     Program("initdb", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
-    Program("pgbench", "postgresql", ("bench/capture.py",), "there is no load to capture"),
+    Program(
+        "pgbench", "postgresql", ("bench/capture.py", "tests/system/test_tenants.py"), "there is no load to capture"
+    ),
     # pip can install Java, too, without root: `run` tries that first.
     Program(
         "java",
@@ -73,8 +81,8 @@ TABLE = (
     Program("bash", "bash", ("tests/cli/test_messages.py",)),
     Program("dpkg-query", "dpkg", ("tools/fresh.py",)),
     Program("env", "coreutils", ("run",)),
-    Program("mount", "mount", (*SMALL_DISKS, "tools/fresh.py")),
-    Program("umount", "mount", SMALL_DISKS),
+    Program("mount", "mount", (*SMALL_DISKS, FULL_TEMPORARY, "tools/fresh.py")),
+    Program("umount", "mount", (*SMALL_DISKS, FULL_TEMPORARY)),
     Program("setpriv", "util-linux", (*WITH_POSTGRES, *WITH_MARIADB, "tools/fresh.py")),
     Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),

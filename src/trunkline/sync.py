@@ -13,6 +13,7 @@ same errors. Clusters and logs may be used by several threads at once; an iterat
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import logging
@@ -57,13 +58,15 @@ def connect(
 
 
 class LoopThread:
-    """An event loop in a daemon thread."""
+    """An event loop in a daemon thread. It ends before the interpreter does: a native loop that wakes up later calls
+    Python when there is none any more, and the process dies of a segmentation fault."""
 
     def __init__(self) -> None:
         self._loop = _new_loop()
         self._stopping = False
         self._lock = threading.Lock()  # work is submitted before the loop stops, which then cancels it
         self._thread = Threads().start("trunkline", self._run)
+        atexit.register(self.stop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -116,6 +119,7 @@ class LoopThread:
             self._stopping = True
         self.soon(self._loop.stop)
         self._thread.join(STOP_S_MAX)
+        atexit.unregister(self.stop)
 
 
 def result_of(future: concurrent.futures.Future[T]) -> T:
@@ -168,7 +172,7 @@ class Cluster:
     def close(self) -> None:
         """Wait for appends in flight, and disconnect."""
         thread, self._thread = self._thread, None
-        if thread is not None:
+        if thread is not None and thread.runs:  # a thread that the end of the interpreter stopped has nothing left
             try:
                 thread.call(self._cluster.close())
             finally:

@@ -25,6 +25,15 @@ from trunkline.check.monitors.delivery import (
     TableWritten,
     delivery_safety,
 )
+from trunkline.check.monitors.places import (
+    AppliedCommitted,
+    FailsAlone,
+    GroupEnded,
+    LeftOut,
+    MemberEnd,
+    NotTorn,
+    place_safety,
+)
 from trunkline.check.scenario import Faults, Monitor, ProcessEnded, Violation
 from trunkline.check.scenarios.delivery import PLANNED, scenario
 from trunkline.core.delivery_events import GroupStarted, JobEnded, PlanDropped
@@ -63,6 +72,14 @@ def accept(clause: str, monitor: object, *events: object) -> Case:
 
 def reject(clause: str, monitor: object, verdict: str, *events: object) -> Case:
     return Case(clause, monitor, by("a", *events), verdict)  # type: ignore[arg-type]
+
+
+def transaction(*members: MemberEnd, strangers: tuple[str, ...] = ()) -> GroupEnded:
+    return GroupEnded(members, strangers)
+
+
+def report(name: str, outcome: Outcome, *, written: bool = False, failed: bool = False) -> MemberEnd:
+    return MemberEnd(name, outcome, written, failed)
 
 
 FIVE = SourceMoved(5, 1)
@@ -149,6 +166,47 @@ CASES = [
         ended(1, d1=Outcome.UNKNOWN),
         begun(2, 1, 3, "d2"),
     ),
+    accept(
+        "all members of a transaction are written",
+        NotTorn(),
+        transaction(report("d1", Outcome.APPLIED, written=True), report("d2", Outcome.FENCED)),
+    ),
+    accept("or none is", NotTorn(), transaction(report("d1", Outcome.UNKNOWN), report("d2", Outcome.UNKNOWN))),
+    reject(
+        "a member is missing from a transaction",
+        NotTorn(),
+        "without its member d2",
+        transaction(report("d1", Outcome.UNKNOWN, written=True), report("d2", Outcome.UNKNOWN)),
+    ),
+    accept("who is refused is not written", LeftOut(), transaction(report("d1", Outcome.FENCED))),
+    accept("who is in doubt may be written", LeftOut(), transaction(report("d1", Outcome.UNKNOWN, written=True))),
+    reject(
+        "a fenced member is written",
+        LeftOut(),
+        "d1 was written, and is reported as fenced",
+        transaction(report("d1", Outcome.FENCED, written=True)),
+    ),
+    reject(
+        "another member is written",
+        LeftOut(),
+        "d2 was written, and is not in the transaction",
+        transaction(report("d1", Outcome.APPLIED, written=True), strangers=("d2",)),
+    ),
+    accept("what is reported was done", AppliedCommitted(), transaction(report("d1", Outcome.APPLIED, written=True))),
+    reject(
+        "a member is reported as written", AppliedCommitted(), "d1 was not", transaction(report("d1", Outcome.APPLIED))
+    ),
+    accept(
+        "one member fails",
+        FailsAlone(),
+        transaction(report("d1", Outcome.PERMANENT, failed=True), report("d2", Outcome.APPLIED, written=True)),
+    ),
+    reject(
+        "a member fails with another one",
+        FailsAlone(),
+        "d2 is reported as transient",
+        transaction(report("d1", Outcome.PERMANENT, failed=True), report("d2", Outcome.TRANSIENT)),
+    ),
 ]
 
 
@@ -174,7 +232,7 @@ def test_a_delivery_is_rejected_at_its_last_event_in_which(case: Case) -> None:
 
 
 def test_every_monitor_accepts_something_and_rejects_something() -> None:
-    names = sorted(monitor.name for monitor in delivery_safety(MIRROR))
+    names = sorted(monitor.name for monitor in (*delivery_safety(MIRROR), *place_safety()))
     for cases in (ACCEPTED, REJECTED):
         assert sorted({case.monitor.name for case in cases}) == names
 

@@ -85,11 +85,17 @@ def test_an_operation_that_was_given_up_does_not_speak_for_a_later_one(cluster: 
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         await log.append([b"x"] * 10)
-        for _ in range(5):
-            with pytest.raises(OutcomeUnknown):
+        given_up = 0
+        for _ in range(200):  # a fast machine answers some of them in time
+            try:
                 await log.trim(1, timeout=0.0005)
+            except OutcomeUnknown:
+                given_up += 1
             await log.seal()
             await log.reopen()
+            if given_up == 5:
+                break
+        assert given_up == 5
         assert await log.append(b"y") == 11
 
     run(cluster, test)

@@ -6,6 +6,8 @@ import gc
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -142,6 +144,22 @@ def test_a_handle_opens_once_and_not_at_all_if_no_coordinator_answers(cluster: s
     with pytest.raises(trunkline.Unreachable), sync.connect("127.0.0.1:1", options=options):
         pass
     assert threading.active_count() == before
+
+
+LEFT_OPEN = """
+import atexit, sys, threading
+from trunkline import sync
+atexit.register(lambda: print([each.name for each in threading.enumerate()]))  # runs after those that come later
+cluster = sync.connect(sys.argv[1])
+cluster.open()
+cluster.log("left-open", create=True).append(b"x")
+"""
+
+
+def test_a_handle_that_is_left_open_has_no_thread_when_the_interpreter_ends(running: RunningCluster) -> None:
+    command = [sys.executable, "-c", LEFT_OPEN, running.connect]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['MainThread']\n", "")
 
 
 def test_errors_of_arguments_come_from_the_call_itself(log: sync.Log) -> None:

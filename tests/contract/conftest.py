@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from contract.control_place import Place as ControlPlace
-from contract.destination_place import Kind, Table, kinds
+from contract.destination_place import Kind, Site, Table, kinds
 from etcd_server import Etcd
 from metadata.places import EtcdPlace, Place, SqlitePlace
 from postgres_server import PostgresServer
@@ -59,12 +59,18 @@ def store(control_place: ControlPlace) -> Iterator[ControlStore]:
 
 @pytest.fixture(params=kinds(), ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Every kind of destination."""
+    """Every kind of place."""
     found: Kind = request.param
     return found
 
 
 @pytest.fixture
-def table(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Table:
-    """A destination of its own for each test."""
+def site(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Site:
+    """A place of its own for each test."""
     return kind.make(tmp_path, lambda: request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def table(site: Site) -> Table:
+    """A table of a place of its own, which one member has."""
+    return Table(site)

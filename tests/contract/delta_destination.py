@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from msgspec import Struct
 
 from contract.destination_place import Watch
 from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.destinations.delta import DeltaDestination
+from trunkline.delivery.destinations.contract import Standing
+from trunkline.delivery.destinations.delta import DeltaPlace
+from trunkline.delivery.destinations.delta_record import MARK, MARKED, POSITION, TOKEN
 
 
-class WatchedDelta(DeltaDestination):
+class WatchedDelta(DeltaPlace):
     """Reports each access to the storage to the watcher."""
 
-    def __init__(self, address: DeltaAddress, watch: Watch | None) -> None:
-        super().__init__(address)
+    def __init__(self, watch: Watch | None = None) -> None:
+        super().__init__()
         self._watch = watch
 
     def _step(self, name: str) -> None:
@@ -27,41 +30,77 @@ class WatchedDelta(DeltaDestination):
             self._watch(name)
 
 
-class DeltaPlace(Struct, frozen=True):
-    """A Delta table in a directory."""
+class DeltaSite(Struct, frozen=True):
+    """A directory of Delta tables."""
 
-    path: str
+    folder: str
+    home: str = ""
 
-    def open(self, watch: Watch | None = None) -> DeltaDestination:
-        return WatchedDelta(DeltaAddress(self.path), watch)
+    def open(self, watch: Watch | None = None) -> WatchedDelta:
+        return WatchedDelta(watch)
 
-    def held(self) -> list[dict[str, Any]] | None:
-        if not DeltaTable.is_deltatable(self.path):
+    def address(self, name: str) -> DeltaAddress:
+        return DeltaAddress(self.path(name))
+
+    def path(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def held(self, name: str) -> list[dict[str, Any]] | None:
+        if not DeltaTable.is_deltatable(self.path(name)):
             return None
-        rows: list[dict[str, Any]] = pa.table(DeltaTable(self.path).scan()).to_pylist()
+        rows: list[dict[str, Any]] = pa.table(DeltaTable(self.path(name)).scan()).to_pylist()
         return rows
 
+    def held_together(self, names: Sequence[str]) -> dict[str, list[dict[str, Any]] | None]:
+        return {name: self.held(name) for name in names}
+
     def trace(self) -> object:
-        return DeltaTable(self.path).version() if DeltaTable.is_deltatable(self.path) else None
+        """The version of each table."""
+        found = [path for path in Path(self.folder).glob("*") if DeltaTable.is_deltatable(str(path))]
+        return {path.name: DeltaTable(str(path)).version() for path in found}
 
-    def make_foreign(self) -> None:
-        write_deltalake(self.path, pa.table({"id": pa.array([99], pa.int64())}))
+    def make_foreign(self, name: str) -> None:
+        write_deltalake(self.path(name), pa.table({"id": pa.array([99], pa.int64())}))
 
-    def forget_marks(self) -> None:
-        """A commit without a mark is what an older release made."""
+    def drop(self, name: str) -> None:
+        shutil.rmtree(self.path(name))
 
-    def lost(self) -> DeltaPlace:
-        file = Path(self.path).with_suffix(".txt")
+    def make_old_record(self, name: str, standing: Standing, *, marks: bool) -> None:
+        """The commits of an older release: they name a position and a token, perhaps a mark, and nothing else."""
+        table = DeltaTable(self.path(name))
+        version = self.path(name)
+        rows = pa.table(table.scan())
+        schema = pa.schema(table.schema())
+        Path(version).rename(f"{version} of a newer release")
+        numbers = {POSITION: standing.position, TOKEN: standing.token}
+        if marks:
+            numbers |= {MARK: int(standing.mark or "0", 16), MARKED: standing.position if standing.mark else -1}
+        write_deltalake(
+            version,
+            rows.cast(schema),
+            commit_properties=CommitProperties(app_transactions=[Transaction(*each) for each in numbers.items()]),
+        )
+
+    def old_token(self, name: str) -> int | None:
+        return DeltaTable(self.path(name)).transaction_version(TOKEN)
+
+    def old_source(self, name: str) -> str:
+        """Its records are those of every release."""
+        return ""
+
+    def lost(self) -> DeltaSite:
+        file = Path(self.folder).with_suffix(".txt")
         file.touch()
-        return DeltaPlace(str(file / "table"))
+        return DeltaSite(str(file / "tables"))
 
 
 class DeltaKind(Struct, frozen=True):
     name: str = "delta"
     widens: bool = True
+    commits_alone: bool = True
 
-    def make(self, folder: Path, postgres: Callable[[], Any]) -> DeltaPlace:
-        return DeltaPlace(str(folder / "table"))
+    def make(self, folder: Path, postgres: Callable[[], Any]) -> DeltaSite:
+        return DeltaSite(str(folder / "tables"))
 
 
 KINDS: Final = (DeltaKind(),)

@@ -1,71 +1,108 @@
-"""What the contract suite needs of a kind of destination, and other processes that use the same table.
+"""What the contract suite needs of a kind of place, and other processes that use the same place.
 
-A module ``contract/<kind>_destination.py`` has ``KINDS: tuple[Kind, ...]``. A ``Table`` is the place of a table that
-does not exist yet; it pickles, so that a child process opens the same one.
+A module ``contract/<kind>_destination.py`` has ``KINDS: tuple[Kind, ...]``. A ``Site`` is where a place is, or will be:
+nothing of it exists yet. It pickles, so that a child process opens the same one. Tests that need one member with one
+table use ``Table``, which drives a site's place.
 """
 
 from __future__ import annotations
 
 import datetime
-import multiprocessing
-import os
-import signal
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
+from msgspec import Struct
 
+from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.rows import OP_COLUMN, Op
-from trunkline.delivery.destinations.contract import Applied, Destination, Flush, Seed
-from trunkline.errors import Refused, TrunklineError, Unreachable
+from trunkline.delivery.changes.rows import OP_COLUMN, DuplicatePolicy, Mode, Op
+from trunkline.delivery.config.addresses import Address
+from trunkline.delivery.destinations.contract import (
+    Applied,
+    Batches,
+    LeavingTable,
+    MemberStep,
+    MemberTables,
+    MemberWrite,
+    Place,
+    Standing,
+    TableStep,
+)
+from trunkline.errors import TrunklineError
 
 Row = Mapping[str, Any]
 Change = tuple[Op, Row]
 Watch = Callable[[str], None]  # called with each statement just before it runs, and with "done" after the last one
-PATIENCE_S: Final = 30.0
-TRIES: Final = 400  # of a call that another process keeps from the table
+MEMBER: Final = "shop/acme"
 
 
-class Table(Protocol):
-    """Where one table of one kind of destination is, or will be."""
+class Site(Protocol):
+    """Where a place is, or will be. A test calls a table by a name of its own; ``address`` says where that table is.
 
-    def open(self, watch: Watch | None = None) -> Destination:
-        """A new destination object; ``watch`` is called before every statement that it sends."""
+    The tables of one site are in one place. Tests run one after another, but some kinds share a server: choose
+    ``home``, and the schema of the addresses, so that no two sites see each other's tables and records.
+    """
+
+    @property
+    def home(self) -> str:
+        """The schema of the table of records; empty for Delta."""
         ...
 
-    def held(self) -> list[dict[str, Any]] | None:
-        """The table's rows, read without the destination's class; ``None`` if there is no table."""
+    def open(self, watch: Watch | None = None) -> Place:
+        """A new place object; ``watch`` is called before every statement that it sends."""
+        ...
+
+    def address(self, name: str) -> Address:
+        """Of a table; the same for the same name."""
+        ...
+
+    def held(self, name: str) -> list[dict[str, Any]] | None:
+        """The rows of a table, read without the place's class; ``None`` if there is no table."""
+        ...
+
+    def held_together(self, names: Sequence[str]) -> dict[str, list[dict[str, Any]] | None]:
+        """The rows of each table. What another process commits meanwhile may be in some of them only."""
         ...
 
     def trace(self) -> object:
         """A value that changes with everything that is written here (snapshots, versions, log positions)."""
         ...
 
-    def make_foreign(self) -> None:
-        """Create a foreign table of this name: one column ``id`` BIGINT and one row, 99."""
+    def make_foreign(self, name: str) -> None:
+        """Create a table that was not delivered: one column ``id`` BIGINT and one row, 99."""
         ...
 
-    def forget_marks(self) -> None:
-        """Make the record of the position what an older release would have left."""
+    def drop(self, name: str) -> None:
+        """Drop a table as another program would: records stay."""
         ...
 
-    def lost(self) -> Table:
-        """The same kind of table where no server answers."""
+    def make_old_record(self, name: str, standing: Standing, *, marks: bool) -> None:
+        """Replace all records of members here by what an older release would have left for one table: its own record
+        (DuckLake ``_trunkline_<table>``, PostgreSQL a row of ``_trunkline_positions``), which says ``standing``.
+        ``marks``: that release stored marks, else its record has no column for them. The table itself stays."""
+        ...
+
+    def old_token(self, name: str) -> int | None:
+        """The token in the record of an older release for this table; ``None`` without one."""
+        ...
+
+    def old_source(self, name: str) -> str:
+        """Whose rows that record names; empty: there is none but the present one."""
+        ...
+
+    def lost(self) -> Site:
+        """The same kind of place where no server answers."""
         ...
 
 
 class Kind(Protocol):
-    """A kind of destination."""
+    """A kind of place."""
 
     @property
     def name(self) -> str: ...
@@ -75,7 +112,13 @@ class Kind(Protocol):
         """Whether a column's type can be widened within a flush."""
         ...
 
-    def make(self, folder: Path, postgres: Callable[[], Any]) -> Table:
+    @property
+    def commits_alone(self) -> bool:
+        """Whether each table of a member commits alone (T10). Then a table's record has no member's name, either, and
+        is the same as that of older releases."""
+        ...
+
+    def make(self, folder: Path, postgres: Callable[[], Any]) -> Site:
         """A new one; ``postgres()`` gives the running server (``postgres_server.PostgresServer``)."""
         ...
 
@@ -86,14 +129,175 @@ def kinds() -> tuple[Kind, ...]:
     return tuple(kind for name in modules if find_spec(name) for kind in import_module(name).KINDS)
 
 
+# ------------------------------------------------------------------------------------------------ steps of members
+
+
+class Plan(Struct, frozen=True):
+    """A flush or a seed of one member, and what it does to each of its tables."""
+
+    through: int
+    token: int
+    source: str
+    columns: Columns
+    key: tuple[str, ...]
+    expected: int = 0
+    mode: Mode = "mirror"
+    duplicates: DuplicatePolicy = "halt"
+    replaces: bool = False
+    steps: ColumnSteps | None = None
+    mark: str = ""
+    through_mark: str = ""
+    ahead: int = 0
+    seeds: bool = False
+    replace_existing: bool = False
+    counts_missing: bool = True
+    discards: bool = False
+    repairs: bool = False
+
+    def table(self, site: Site, name: str) -> TableStep:
+        return TableStep(
+            name,
+            site.address(name),
+            self.columns,
+            self.key,
+            self.mode,
+            self.duplicates,
+            self.replaces or self.seeds,
+            self.steps,
+            self.counts_missing,
+            self.discards,
+        )
+
+    def member(
+        self, site: Site, member: str, tables: Sequence[TableStep], leaving: Sequence[LeavingTable] = ()
+    ) -> MemberStep:
+        return MemberStep(
+            member,
+            site.home,
+            self.expected,
+            self.through,
+            self.token,
+            self.source,
+            tuple(tables),
+            tuple(leaving),
+            self.mark,
+            self.through_mark,
+            self.ahead,
+            self.seeds,
+            self.replace_existing,
+            repairs=self.repairs,
+        )
+
+
+Rows = Sequence[Row] | Sequence[Change]  # rows of a table step with ``replaces``, or changes
+
+
+class Doing(NamedTuple):
+    """A ``MemberWrite`` that pickles."""
+
+    step: MemberStep
+    rows: Mapping[str, Rows]
+
+    def write(self) -> MemberWrite:
+        tables = {table.table: table for table in self.step.tables}
+        return MemberWrite(self.step, {name: _again(tables[name], rows) for name, rows in self.rows.items()})
+
+
+def _again(table: TableStep, rows: Rows) -> Batches:
+    if table.replaces:
+        return lambda: plain(table.columns, rows)  # type: ignore[arg-type]
+    return lambda: staged(table.columns, table.key, rows)  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------- a member with one table
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of one member."""
+
+    site: Site
+    name: str = "orders"
+    member: str = MEMBER
+
+    def open(self, watch: Watch | None = None) -> OneTable:
+        return OneTable(self, self.site.open(watch))
+
+    def held(self) -> list[dict[str, Any]] | None:
+        return self.site.held(self.name)
+
+    def trace(self) -> object:
+        return self.site.trace()
+
+    def make_foreign(self) -> None:
+        self.site.make_foreign(self.name)
+
+    def lost(self) -> Table:
+        return Table(self.site.lost(), self.name, self.member)
+
+    @property
+    def of_member(self) -> MemberTables:
+        return MemberTables(self.member, self.site.home, (self.site.address(self.name),))
+
+
+class OneTable:
+    """Drives a place with one member that has one table; an error that is its result is raised."""
+
+    def __init__(self, table: Table, place: Place) -> None:
+        self._table = table
+        self.place = place
+        self._end: Callable[[], None] = lambda: None
+
+    def flush(self, plan: Plan, rows: Iterable[pa.RecordBatch] | Batches) -> Applied:
+        table = self._table
+        step = plan.member(table.site, table.member, [plan.table(table.site, table.name)])
+        batches: Batches = rows if callable(rows) else _listed(rows)
+        result = self.place.apply([MemberWrite(step, {table.name: batches})])[table.member]
+        if isinstance(result, TrunklineError):
+            raise result
+        return result
+
+    seed = flush
+
+    def standing(self) -> Standing | None:
+        found = self.place.standings([self._table.of_member])[self._table.member]
+        if isinstance(found, TrunklineError):
+            raise found
+        return found
+
+    def columns(self) -> Columns | None:
+        return self.place.columns(self._table.site.address(self._table.name))
+
+    def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
+        """The reading ends with the next one, or with ``close``."""
+        self._end()
+        standing, [batches], self._end = self.place.rows(self._table.of_member)
+        return standing, batches
+
+    def retire(self) -> None:
+        self.place.retire(self._table.of_member)
+
+    def close(self) -> None:
+        self._end()
+        self.place.close()
+
+
+def _listed(rows: Iterable[pa.RecordBatch]) -> Batches:
+    batches = list(rows)
+    return lambda: iter(batches)
+
+
 # -------------------------------------------------------------------------------------------------------------- rows
 
 
 def staged(columns: Columns, key: Sequence[str], changes: Iterable[Change]) -> Iterator[pa.RecordBatch]:
-    """Settled rows as they travel: of a removed row only the key columns are filled."""
+    """Settled rows as they travel: of a removed row only the key, and the end of a version, are filled."""
     schema = arrow_schema(columns)
     listed = list(changes)
-    rows = [{n: v for n, v in row.items() if op is not Op.REMOVE or n in key} for op, row in listed]
+    rows = [
+        {n: v for n, v in row.items() if op is not Op.REMOVE or n in key or n.startswith("_valid_to")}
+        for op, row in listed
+    ]
     arrays = [pa.array([int(op) for op, _ in listed], pa.int8())]
     arrays += [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
     whole = pa.RecordBatch.from_arrays(arrays, [OP_COLUMN, *schema.names])
@@ -102,7 +306,7 @@ def staged(columns: Columns, key: Sequence[str], changes: Iterable[Change]) -> I
 
 
 def plain(columns: Columns, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """Rows of a seed."""
+    """Rows of a table step with ``replaces``."""
     schema = arrow_schema(columns)
     yield pa.RecordBatch.from_pylist([{n: row.get(n) for n in schema.names} for row in rows], schema)
 
@@ -126,98 +330,3 @@ def _spelled(value: object) -> str:
 
 def column(name: str, type_name: str) -> Column:
     return Column(name, type_name)
-
-
-# --------------------------------------------------------------------------------------------------------- processes
-
-Step = tuple[Flush, list[Change]] | tuple[Seed, list[Row]]
-
-
-def apply(destination: Destination, step: Step) -> Applied:
-    """Do one flush or seed, and once more for as long as the table is only busy."""
-    what, rows = step
-    for tries in range(TRIES):
-        try:
-            if isinstance(what, Flush):
-                return destination.flush(what, staged(what.columns, what.key, rows))  # type: ignore[arg-type]
-            return destination.seed(what, plain(what.columns, rows))  # type: ignore[arg-type]
-        except Unreachable:
-            if tries == TRIES - 1:
-                raise
-    raise AssertionError("unreachable")
-
-
-@cache
-def forking() -> ForkServerContext:
-    """Makes children of a process that has loaded all that they need."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["contract.warm_process"])
-    path = os.environ.get("PYTHONPATH")
-    folder = str(Path(__file__).parent.parent)  # where the server finds this folder
-    os.environ["PYTHONPATH"] = folder if path is None else f"{folder}{os.pathsep}{path}"
-    try:
-        forkserver.ensure_running()
-    finally:
-        os.environ.pop("PYTHONPATH")
-        if path is not None:
-            os.environ["PYTHONPATH"] = path
-    return context
-
-
-def run_until(table: Table, step: Step, at: int) -> bool:
-    """In a child: do the step, killed with SIGKILL before statement number ``at`` (from 0); the last is "done".
-
-    Returns whether it lived: ``at`` was past the last.
-    """
-    child = forking().Process(target=_killed_at, args=(table, step, at), daemon=True)
-    child.start()
-    child.join(PATIENCE_S)
-    assert child.exitcode in (0, -signal.SIGKILL), f"the child ended with {child.exitcode}"
-    return child.exitcode == 0
-
-
-def _killed_at(table: Table, step: Step, at: int) -> None:
-    seen = 0
-
-    def watch(_: str) -> None:
-        nonlocal seen
-        if seen == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        seen += 1
-
-    destination = table.open(watch)
-    apply(destination, step)
-    watch("done")
-    destination.close()
-
-
-@contextmanager
-def worker(table: Table) -> Iterator[Connection]:
-    """A process with the table open, which does each step it is sent and answers with ``Applied`` or the error."""
-    ours, theirs = forking().Pipe()
-    child = forking().Process(target=_work, args=(table, theirs), daemon=True)
-    child.start()
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        child.join(PATIENCE_S)
-        child.kill()
-        child.join()
-        child.close()
-
-
-def _work(table: Table, steps: Connection) -> None:
-    destination = table.open()
-    while True:
-        try:
-            step: Step = steps.recv()
-        except EOFError:
-            return destination.close()
-        try:
-            steps.send(apply(destination, step))
-        except Refused as error:
-            steps.send(type(error).__name__)
-        except TrunklineError as error:
-            steps.send(f"{type(error).__name__}: {error}")

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
 import pyarrow as pa
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Row, Table, apply, content, staged
+from contract.destination_place import MEMBER, Change, Doing, Plan, Row, Rows, Site, Table, content, staged
+from contract.destination_processes import Group, apply, apply_group
 from trunkline.core.fence import Decision
 from trunkline.delivery.changes.column_steps import NEW, ColumnSteps
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.changes.versions import MARK_DIGITS
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
-from trunkline.errors import DestinationHalted, Fenced, PositionMoved
+from trunkline.delivery.destinations.contract import Applied, LeavingTable, MemberResult, MemberTables, Standing
+from trunkline.errors import DestinationHalted, Fenced, PositionMoved, TrunklineError
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("amount", "INTEGER"))
-SEED: Final = Seed(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",))
-FLUSH: Final = Flush(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
+SEED: Final = Plan(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",), seeds=True)
+FLUSH: Final = Plan(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
 MARK_A: Final = "a" * MARK_DIGITS
 MARK_B: Final = "0b" + "c" * (MARK_DIGITS - 2)
 SEEDED: Final[list[Row]] = [{"id": n, "tenant": "acme", "amount": n * 10} for n in (1, 2, 3)]
@@ -47,13 +48,13 @@ def steps(
     return ColumnSteps(before, tuple(after), origins, row.serialize().to_pybytes() if defaults else b"")
 
 
-def seeded(table: Table, seed: Seed = SEED, rows: list[Row] | None = None) -> None:
+def seeded(table: Table, seed: Plan = SEED, rows: Sequence[Row] | None = None) -> None:
     destination = table.open()
-    apply(destination, (seed, list(SEEDED) if rows is None else rows))
+    apply(destination, (seed, list(SEEDED if rows is None else rows)))
     destination.close()
 
 
-def flushed(table: Table, flush: Flush, changes: list[Change]) -> Applied:
+def flushed(table: Table, flush: Plan, changes: list[Change]) -> Applied:
     """Do one flush with a destination object of its own."""
     destination = table.open()
     try:
@@ -80,20 +81,20 @@ def leave(table: Table, held: Standing) -> None:
     """Make the table stand like this, whatever it was."""
     with closing(table.open()) as destination:
         destination.retire()
-        seed = Seed(held.position, held.token, held.source, ORDERS, ("id",), replace_existing=True)
+        seed = Plan(held.position, held.token, held.source, ORDERS, ("id",), seeds=True, replace_existing=True)
         apply(destination, (replace(seed, through_mark=held.mark), list(SEEDED)))
 
 
-def whose(step: Flush | Seed) -> str | None:
+def whose(step: Plan) -> str | None:
     """The source whose rows must be there."""
-    return step.source if isinstance(step, Flush) else None
+    return None if step.seeds else step.source
 
 
-def outcome_of(table: Table, step: Flush | Seed) -> Decision:
+def outcome_of(table: Table, step: Plan) -> Decision:
     """What becomes of a step, in fencing's words."""
     with closing(table.open()) as destination:
         try:
-            applied = destination.flush(step, []) if isinstance(step, Flush) else destination.seed(step, [])
+            applied = destination.flush(step, [])
         except Fenced:
             return Decision.FENCED
         except PositionMoved:
@@ -101,3 +102,51 @@ def outcome_of(table: Table, step: Flush | Seed) -> Decision:
         except DestinationHalted:
             return Decision.FOREIGN
     return Decision.ALREADY if applied.already else Decision.PROCEED
+
+
+# ------------------------------------------------------------------------------------- members with several tables
+
+MARKED_SEED: Final = replace(SEED, through_mark=MARK_A)
+MARKED_FLUSH: Final = replace(FLUSH, mark=MARK_A, through_mark=MARK_B)
+
+
+def doing(
+    site: Site,
+    tables: Mapping[str, Rows | tuple[Plan, Rows]],
+    plan: Plan = FLUSH,
+    member: str = MEMBER,
+    leaving: Mapping[str, bool] | None = None,
+) -> Doing:
+    """A step of a member. ``tables``: the rows of each, perhaps with a plan of its own; ``leaving``: which are
+    dropped."""
+    each = {name: of if isinstance(of, tuple) else (plan, of) for name, of in tables.items()}
+    steps = [own.table(site, name) for name, (own, _) in each.items()]
+    gone = [LeavingTable(name, site.address(name), drop) for name, drop in (leaving or {}).items()]
+    return Doing(plan.member(site, member, steps, gone), {name: rows for name, (_, rows) in each.items()})
+
+
+def done(site: Site, *doings: Doing) -> dict[str, MemberResult]:
+    with closing(site.open()) as place:
+        return apply_group(place, Group(site, doings))
+
+
+def applied(site: Site, one: Doing) -> Applied:
+    result = done(site, one)[one.step.member]
+    if not isinstance(result, Applied):
+        raise result
+    return result
+
+
+def stands(site: Site, names: Sequence[str], member: str = MEMBER) -> Standing | None:
+    """The record of a member with these tables."""
+    tables = MemberTables(member, site.home, tuple(map(site.address, names)))
+    with closing(site.open()) as place:
+        found = place.standings([tables])[member]
+    if isinstance(found, TrunklineError):
+        raise found
+    return found
+
+
+def holds(site: Site, tables: Mapping[str, Sequence[Row] | None]) -> None:
+    for name, rows in tables.items():
+        assert content(site.held(name)) == content(rows), name

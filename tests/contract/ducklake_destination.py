@@ -1,17 +1,16 @@
-"""Tables of lakes, with catalogs of every kind, for the contract suite."""
+"""Lakes with catalogs of every kind, for the contract suite."""
 
 from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
-from msgspec.structs import replace as replaced
 
 from contract.destination_place import Kind, Watch
 from postgres_server import PostgresServer
@@ -19,13 +18,15 @@ from trunkline.delivery.backends.duckdb_pool import extension_file, pooled_duckd
 from trunkline.delivery.backends.ducklake_attachment import SCANNERS, catalog_location
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.destinations.ducklake import DuckLakeDestination
+from trunkline.delivery.destinations.contract import MEMBERS, Standing, stored_mark
+from trunkline.delivery.destinations.ducklake import DuckLakePlace
 from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
 
-TABLE: Final = "orders 50%"
 LAKE: Final = "independent"
 NAMES_EACH: Final = 100_000  # of attached lakes, which share an instance
+SITES_EACH: Final = 16  # of one lake; more: DuckLake keeps all their tables in memory, for each change of any
 _numbers = itertools.count()
+_sites = itertools.count()
 
 
 @cache
@@ -61,81 +62,128 @@ def unwatched() -> AttachedLakes:
 
 
 @dataclass(frozen=True)
-class LakeTable:
-    address: LakeAddress
+class LakeSite:
+    """One lake; its tables are in one schema, which is also the home of its members."""
 
-    def open(self, watch: Watch | None = None) -> DuckLakeDestination:
-        return DuckLakeDestination(self.address, unwatched() if watch is None else WatchedCatalogs(watch))
+    catalog: str
+    data_path: str
+    home: str = "main"
 
-    def held(self) -> list[dict[str, Any]] | None:
-        if catalog_location(self.address.catalog)[0] != "postgres" and not Path(self._place).exists():
-            return None
-        return self._ask(f"SELECT * FROM {LAKE}.{self.address.schema}.{identifier(self.address.table)}")
+    def open(self, watch: Watch | None = None) -> DuckLakePlace:
+        return DuckLakePlace(self.address("any"), unwatched() if watch is None else WatchedCatalogs(watch))
+
+    def address(self, name: str) -> LakeAddress:
+        return LakeAddress(self.catalog, f"{name} 50%", self.home, data_path=self.data_path)
+
+    def held(self, name: str) -> list[dict[str, Any]] | None:
+        return self.held_together([name])[name]
+
+    def held_together(self, names: Sequence[str]) -> dict[str, list[dict[str, Any]] | None]:
+        kind, place = catalog_location(self.catalog)
+        if kind != "postgres" and not Path(place).exists():
+            return dict.fromkeys(names)
+        answers = self._answers([f"SELECT * FROM {self._path(name)}" for name in names])
+        return dict(zip(names, answers, strict=True))
 
     def trace(self) -> object:
         return self._ask(f"SELECT max(snapshot_id) AS newest FROM {LAKE}.snapshots()")
 
-    def make_foreign(self) -> None:
-        name = f"{LAKE}.{identifier(self.address.table)}"
-        self._ask(f"CREATE TABLE {name} AS SELECT 99::BIGINT AS id", create=True)
+    def make_foreign(self, name: str) -> None:
+        schema = f"CREATE SCHEMA IF NOT EXISTS {LAKE}.{identifier(self.home)}"
+        self._ask(schema, f"CREATE TABLE {self._path(name)} AS SELECT 99::BIGINT AS id", create=True)
 
-    def forget_marks(self) -> None:
-        record = identifier(f"_trunkline_{self.address.table}")
-        self._ask(f"ALTER TABLE {LAKE}.{self.address.schema}.{record} DROP COLUMN mark")
+    def drop(self, name: str) -> None:
+        self._ask(f"DROP TABLE {self._path(name)}")
 
-    def lost(self) -> LakeTable:
-        kind, place = catalog_location(self.address.catalog)
+    def make_old_record(self, name: str, standing: Standing, *, marks: bool) -> None:
+        record, source = self._old_record(name), literal(standing.source)
+        fields, values = (
+            "position BIGINT, token BIGINT, source VARCHAR",
+            f"{standing.position}, {standing.token}, {source}",
+        )
+        if marks:
+            fields, values = f"{fields}, mark VARCHAR", f"{values}, {literal(stored_mark(standing))}"
+        self._ask(
+            f"DROP TABLE IF EXISTS {LAKE}.{identifier(self.home)}.{MEMBERS}",
+            f"CREATE OR REPLACE TABLE {record} ({fields})",
+            f"INSERT INTO {record} VALUES ({values})",
+        )
+
+    def old_token(self, name: str) -> int | None:
+        found = self._ask(f"SELECT token FROM {self._old_record(name)}")
+        return found[0]["token"] if found else None
+
+    def old_source(self, name: str) -> str:
+        found = self._ask(f"SELECT source FROM {self._old_record(name)}")
+        return str(found[0]["source"]) if found else ""
+
+    def lost(self) -> LakeSite:
+        kind, place = catalog_location(self.catalog)
         if kind == "postgres":
-            return replace(self, address=replaced(self.address, catalog="postgres:host=127.0.0.1 port=1 dbname=none"))
+            return replace(self, catalog="postgres:host=127.0.0.1 port=1 dbname=none")
         in_a_file = Path(place).parent / "file"
         in_a_file.write_text("no directory")
         prefix = "" if kind == "duckdb" else f"{kind}:"
-        return replace(self, address=replaced(self.address, catalog=f"{prefix}{in_a_file}/catalog"))
+        return replace(self, catalog=f"{prefix}{in_a_file}/catalog")
 
-    @property
-    def _place(self) -> str:
-        return catalog_location(self.address.catalog)[1]
+    def _path(self, name: str) -> str:
+        return f"{LAKE}.{identifier(self.home)}.{identifier(self.address(name).table)}"
 
-    def _ask(self, statement: str, *, create: bool = False) -> list[dict[str, Any]] | None:
-        """The answer, or ``None`` if there is no such lake or table."""
-        kind, place = catalog_location(self.address.catalog)
+    def _old_record(self, name: str) -> str:
+        return f"{LAKE}.{identifier(self.home)}.{identifier(f'_trunkline_{self.address(name).table}')}"
+
+    def _ask(self, *statements: str, create: bool = False) -> list[dict[str, Any]] | None:
+        """The answer to the last statement, or ``None`` if there is no such lake or table."""
+        answers = self._answers(statements, create=create)
+        return None if None in answers else answers[-1]
+
+    def _answers(self, statements: Sequence[str], *, create: bool = False) -> list[list[dict[str, Any]] | None]:
+        """``None`` for each if there is no such lake, and for one if there is no such table."""
+        kind, place = catalog_location(self.catalog)
         where = f"ducklake:{place}" if kind == "duckdb" else f"ducklake:{kind}:{place}"
-        options = f"DATA_PATH {literal(self.address.data_path or '')}, CREATE_IF_NOT_EXISTS {literal(create)}"
+        options = f"DATA_PATH {literal(self.data_path)}, CREATE_IF_NOT_EXISTS {literal(create)}"
         with pooled_duckdb("ducklake", "sqlite_scanner", "postgres_scanner") as connection:
             try:
                 connection.execute(f"ATTACH {literal(where)} AS {LAKE} ({options})")
             except duckdb.InvalidInputException:
-                return None
+                return [None] * len(statements)
             try:
-                result = connection.execute(statement)
-                names = [name for name, *_ in result.description or ()]
-                return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-            except duckdb.CatalogException:
-                return None
+                return [_answer(connection, statement) for statement in statements]
             finally:
                 connection.execute(f"DETACH {LAKE}")
+
+
+def _answer(connection: duckdb.DuckDBPyConnection, statement: str) -> list[dict[str, Any]] | None:
+    try:
+        result = connection.execute(statement)
+    except duckdb.CatalogException:
+        return None
+    names = [name for name, *_ in result.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
 @dataclass(frozen=True)
 class LakeKind:
     catalog: str
     widens: bool = True
+    commits_alone: bool = False
 
     @property
     def name(self) -> str:
         return f"ducklake-{self.catalog}"
 
-    def make(self, folder: Path, postgres: Callable[[], PostgresServer]) -> LakeTable:
+    def make(self, folder: Path, postgres: Callable[[], PostgresServer]) -> LakeSite:
         if self.catalog == "postgres":
-            return LakeTable(replaced(_shared_lake(postgres()), table=f"{TABLE} {uuid.uuid4().hex}"))
+            return replace(_shared_lake(postgres(), next(_sites) // SITES_EACH), home=f"Site {uuid.uuid4().hex}")
         place = {"sqlite": f"sqlite:{folder / 'catalog.sqlite'}", "duckdb": str(folder / "catalog.ducklake")}
-        return LakeTable(LakeAddress(place[self.catalog], TABLE, data_path=str(folder / "data")))
+        return LakeSite(place[self.catalog], str(folder / "data"))
 
 
 @cache
-def _shared_lake(server: PostgresServer) -> LakeAddress:
-    """One lake for all tests of a server, as such catalogs are used; each test has a table of its own."""
-    return LakeAddress(f"postgres:{server.create_database('lake')}", TABLE, data_path=str(server.directory / "lake"))
+def _shared_lake(server: PostgresServer, number: int) -> LakeSite:
+    """One lake for several tests, as such catalogs are used; each test has a schema of its own."""
+    name = f"lake_{number}"
+    return LakeSite(f"postgres:{server.create_database(name)}", str(server.directory / name))
 
 
 KINDS: tuple[Kind, ...] = tuple(LakeKind(catalog) for catalog in ("duckdb", "sqlite", "postgres"))

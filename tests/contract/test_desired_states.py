@@ -41,6 +41,21 @@ def test_a_request_to_seed_again_that_came_meanwhile_stays(store: ControlStore) 
     assert acquire(store, "a").ownerships[0].reseed == 0
 
 
+def test_a_request_to_discard_a_history_holds_until_a_seed_is_done(store: ControlStore) -> None:
+    configured(store, 2)
+    store.desired_states.request_reseed("p", ["t0"], discards=True)
+    store.desired_states.request_reseed("p", ["t0", "t1"])
+    first, other = acquire(store, "a").ownerships
+    assert [(each.reseed, each.insists, each.discards) for each in (first, other)] == [
+        (2, True, True),
+        (1, True, False),
+    ]
+    store.desired_states.reseeded("p", "t0", first.token, first.reseed)
+    store.desired_states.request_reseed("p", ["t0"])
+    [again, _] = acquire(store, "a").ownerships
+    assert (again.reseed, again.discards) == (3, False)
+
+
 def test_an_unknown_destination_is_named_and_nothing_changes(store: ControlStore) -> None:
     store.configurations.configure("p", "d1", {"acme": "x", "globex": "x"})
     with pytest.raises(ConfigError, match="no destination 'acne'; did you mean 'acme'"):

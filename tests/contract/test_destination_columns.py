@@ -12,7 +12,8 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Row, Table, content, worker
+from contract.destination_place import Change, Plan, Row, Table, content
+from contract.destination_processes import worker
 from contract.destination_steps import (
     CHANGES,
     FLUSH,
@@ -29,7 +30,7 @@ from contract.destination_steps import (
 from trunkline.delivery.changes.column_steps import no_steps
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.rows import Op
-from trunkline.delivery.destinations.contract import Applied, Flush, Standing
+from trunkline.delivery.destinations.contract import Applied, Standing
 from trunkline.errors import PositionMoved, SchemaMismatch
 
 ID, TENANT, AMOUNT = ORDERS
@@ -280,7 +281,7 @@ def test_t6_of_two_processes_that_race_one_moves_the_columns(table: Table) -> No
 def test_a_flush_with_steps_that_fails_at_its_rows_leaves_the_old_columns(table: Table) -> None:
     seeded(table)
     moved = steps(ORDERS, {ID: "id", TENANT: "tenant", SUM: "amount"})
-    flush: Flush = replace(FLUSH, columns=moved.after, steps=moved)
+    flush: Plan = replace(FLUSH, columns=moved.after, steps=moved)
     trace = table.trace()
     with pytest.raises(Exception, match="3"):
         flushed(table, flush, [(Op.INSERT, {"id": 3, "tenant": "acme", "sum": 1})])  # a duplicate key

@@ -14,17 +14,18 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import PATIENCE_S, Change, Row, Step, Table, apply, content, forking, run_until, worker
+from contract.destination_place import Change, Plan, Row, Table, content
+from contract.destination_processes import PATIENCE_S, OneStep, apply, forking, run_until, worker
 from contract.destination_steps import steps
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import Mode, Op
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
+from trunkline.delivery.destinations.contract import Applied, Standing
 from trunkline.errors import Unreachable
 
 ORDERS: Final = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("amount", "INTEGER"))
 NOTED: Final = (*ORDERS, Column("note", "VARCHAR"))
-SEED: Final = Seed(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",))
-FLUSH: Final = Flush(expected=10, through=20, token=2, source="lake/orders", columns=ORDERS, key=("id",))
+SEED: Final = Plan(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",), seeds=True)
+FLUSH: Final = Plan(expected=10, through=20, token=2, source="lake/orders", columns=ORDERS, key=("id",))
 SEEDED: Final[list[Row]] = [{"id": n, "tenant": "acme", "amount": n} for n in (1, 2, 3, None)]
 OLD: Final = Standing(10, 1, "lake/orders")
 NEW: Final = Standing(20, 2, "lake/orders")
@@ -53,7 +54,7 @@ ROUNDS: Final = 8
 KILLS: Final = 6
 KILL_AFTER_S_MAX: Final = 0.2
 
-STEPS: Final[dict[str, tuple[Step, list[Row]]]] = {
+STEPS: Final[dict[str, tuple[OneStep, list[Row]]]] = {
     "mirror, with a new column": (
         (replace(FLUSH, columns=NOTED), [*CHANGES, (Op.INSERT, NOTED_ROW)]),
         [*({**row, "note": None} for row in CHANGED), NOTED_ROW],
@@ -82,7 +83,7 @@ def state(table: Table) -> tuple[Standing | None, object]:
         destination.close()
 
 
-def killed_everywhere(table: Table, step: Step, old: object, new: object) -> None:
+def killed_everywhere(table: Table, step: OneStep, old: object, new: object) -> None:
     """Do a step in one process after another, each killed one statement later, until one lives.
 
     Whatever the dead leave behind is there for those who come after them: the last one does the step in spite of it.
@@ -115,7 +116,7 @@ def test_t1_a_process_killed_at_any_statement_of_the_first_seed_leaves_nothing_o
     killed_everywhere(table, (SEED, SEEDED), (None, None), (OLD, content(SEEDED)))
 
 
-def numbered_flush(number: int) -> Step:
+def numbered_flush(number: int) -> OneStep:
     """From position ``number`` on: one row comes, one changes, and one goes."""
     changes: list[Change] = [(Op.INSERT, {"id": number, "tenant": "acme", "amount": 0})]
     if number > 10:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Row, Table, content, plain, staged
+from contract.destination_place import Change, Plan, Row, Table, content, plain, staged
 from contract.destination_steps import (
     CHANGES,
     FLUSH,
@@ -24,7 +24,7 @@ from contract.destination_steps import (
 )
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import Op
-from trunkline.delivery.destinations.contract import Applied, Flush
+from trunkline.delivery.destinations.contract import Applied
 from trunkline.errors import (
     DuplicateKey,
 )
@@ -204,7 +204,7 @@ def test_random_flushes_leave_what_a_dictionary_holds(table: Table) -> None:
             else:
                 changes.append((Op.REMOVE, row))
                 del model[a, b]
-        flush = Flush(version, version + 1, 1, SEED.source, columns, key)
+        flush = Plan(version + 1, 1, SEED.source, columns, key, expected=version)
         applied = destination.flush(flush, staged(columns, key, changes))
         assert (applied.duplicates, applied.missing) == (0, 0)
         if version % 3 == 0:

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Table, apply, content
+from contract.destination_place import Plan, Table, content
+from contract.destination_processes import apply
 from contract.destination_steps import FLUSH, SEED, standing
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.rows import OP_COLUMN, ORIGIN_COLUMN, ROUTE_COLUMN, UNCHANGED_COLUMN, Op
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed
+from trunkline.delivery.destinations.contract import Applied
 from trunkline.errors import DestinationHalted
 
 DOCUMENTS: Columns = (
@@ -29,8 +30,8 @@ DOCUMENTS: Columns = (
 )
 KEY = ("id", "part")
 PART = "00000000-0000-0000-0000-00000000000{}"
-DOCUMENTS_SEED: Seed = replace(SEED, columns=DOCUMENTS, key=KEY)
-DOCUMENTS_FLUSH: Flush = replace(FLUSH, columns=DOCUMENTS, key=KEY)
+DOCUMENTS_SEED: Plan = replace(SEED, columns=DOCUMENTS, key=KEY)
+DOCUMENTS_FLUSH: Plan = replace(FLUSH, columns=DOCUMENTS, key=KEY)
 LARGE = "large % \u00fc \"'" * 5_000
 
 Row = Mapping[str, Any]
@@ -67,7 +68,7 @@ def staged(columns: Columns, *changes: Partial) -> list[pa.RecordBatch]:
     return [whole.slice(0, 1), whole.slice(1)]
 
 
-def flushed(table: Table, flush: Flush, *changes: Partial) -> Applied:
+def flushed(table: Table, flush: Plan, *changes: Partial) -> Applied:
     destination = table.open()
     try:
         return destination.flush(flush, staged(flush.columns, *changes))

@@ -1,6 +1,8 @@
-"""What every kind of destination promises: rules T1 to T7 of ``delivery/destinations/contract.py``.
+"""What every kind of place promises: rules T1 to T7 of ``delivery/destinations/contract.py``.
 
-T3 is in ``test_destination_rows.py``, crashes and races in ``test_destination_crashes.py``, the kinds in
+One member with one table. T3 is in ``test_destination_rows.py``, T9 and members with several tables are in
+``test_destination_members.py``, members that commit together in ``test_destination_groups.py``, T11 in
+``test_destination_history.py``, crashes and races in ``test_destination_crashes.py``, the kinds in
 ``<kind>_destination.py``.
 """
 
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Kind, Row, Table, content, plain, staged
+from contract.destination_place import Change, Kind, Plan, Row, Table, content, plain, staged
 from contract.destination_steps import (
     CHANGES,
     FLUSH,
@@ -30,11 +32,11 @@ from contract.destination_steps import (
     unchanged,
     whose,
 )
+from trunkline.core import group_commit
 from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.rows import OP_COLUMN, Op
-from trunkline.delivery.destinations import contract
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
+from trunkline.delivery.destinations.contract import Applied, Standing
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -65,7 +67,7 @@ def test_t1_a_flush_whose_rows_break_off_changes_nothing(table: Table) -> None:
     seeded(table)
     destination = table.open()
     with pytest.raises(EOFError, match="broke off"):
-        destination.flush(FLUSH, broken())
+        destination.flush(FLUSH, broken)
     unchanged(table)
     assert destination.flush(FLUSH, staged(ORDERS, ("id",), CHANGES)).position == 20  # and it can be used again
     destination.close()
@@ -79,13 +81,13 @@ def test_t1_a_seed_whose_rows_break_off_changes_nothing(table: Table) -> None:
 
     destination = table.open()
     with pytest.raises(EOFError, match="broke off"):
-        destination.seed(SEED, broken())
+        destination.seed(SEED, broken)
     assert destination.standing() is None
     destination.close()
     seeded(table)
     destination = table.open()
     with pytest.raises(EOFError, match="broke off"):
-        destination.seed(replace(SEED, expected=10, through=30), broken())
+        destination.seed(replace(SEED, expected=10, through=30), broken)
     destination.close()
     unchanged(table)
 
@@ -182,7 +184,7 @@ def test_t2_every_kind_decides_as_fencing_does(table: Table) -> None:
     flush = replace(FLUSH, token=4, mark=MARK_A, through_mark=MARK_B)
     seed = replace(SEED, token=4, expected=10, mark=MARK_A, through=20, through_mark=MARK_B)
     unmarked = replace(flush, mark="", through_mark="")
-    steps: tuple[Flush | Seed, ...] = (flush, seed, unmarked, replace(flush, mark=MARK_B, through_mark=MARK_A))
+    steps: tuple[Plan, ...] = (flush, seed, unmarked, replace(flush, mark=MARK_B, through_mark=MARK_A))
     steps += (replace(flush, token=2), replace(seed, token=2))
     seen = set()
     for position, mark, source in ((10, MARK_A, SEED.source), (10, "", SEED.source), (20, MARK_B, SEED.source)):
@@ -201,7 +203,7 @@ def test_t2_every_kind_decides_as_fencing_does(table: Table) -> None:
 
 
 def test_t2_every_kind_asks_fencing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first flush, a flush after another writer, and a seed; only DuckLake's update works without it (K1)."""
+    """Through the one class that decides about a group (U1)."""
     seeded(table)
     asked: list[PlannedWrite] = []
 
@@ -209,25 +211,11 @@ def test_t2_every_kind_asks_fencing(table: Table, monkeypatch: pytest.MonkeyPatc
         asked.append(step)
         return Decision.MOVED
 
-    monkeypatch.setattr(contract, "decide", refused)
+    monkeypatch.setattr(group_commit, "decide", refused)
     for step in (replace(FLUSH, expected=5), replace(SEED, expected=10)):
         assert outcome_of(table, step) is Decision.MOVED
-    assert [(step.expected, step.source) for step in asked] == [(5, SEED.source), (10, None)]
+    assert {(step.expected, step.source) for step in asked} == {(5, SEED.source), (10, None)}
     unchanged(table)
-
-
-def test_t2_a_record_of_an_older_release_has_no_mark_and_gets_one_with_the_next_flush(table: Table) -> None:
-    seeded(table)
-    table.forget_marks()
-    unchanged(table)
-    before = table.trace()
-    assert standing(table) == Standing(10, 1, "lake/orders", "")
-    assert table.trace() == before
-    with pytest.raises(PositionMoved):
-        flushed(table, replace(FLUSH, mark=MARK_A), CHANGES)
-    flushed(table, replace(FLUSH, through_mark=MARK_B), CHANGES)
-    assert standing(table) == Standing(20, 1, "lake/orders", MARK_B)
-    assert content(table.held()) == content(FLUSHED)
 
 
 # ----------------------------------------------------------------------------------------------- T4: duplicate keys

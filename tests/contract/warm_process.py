@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest  # noqa: F401
 
-from contract import destination_place, ducklake_destination
+from contract import destination_place, ducklake_destination, history_processes  # noqa: F401
 
 destination_place.kinds()
 ducklake_destination.instance()

@@ -61,3 +61,20 @@ def test_a_mark_that_is_not_known_on_either_side_is_compared_by_its_position() -
     held = StoredPosition(5, 3, "", "lake")
     assert decide(held, FLUSH._replace(mark="")) is Decision.PROCEED
     assert decide(held._replace(position=8), FLUSH._replace(mark="", through_mark="")) is Decision.ALREADY
+
+
+@pytest.mark.parametrize(
+    ("held", "decision"),
+    [
+        (StoredPosition(5, 3, "five", "lake"), Decision.PROCEED),  # however often it was written before
+        (StoredPosition(5, 4, "five", "lake"), Decision.FENCED),
+        (StoredPosition(5, 3, "another five", "lake"), Decision.MOVED),
+        (StoredPosition(5, 3, "five", "other"), Decision.FOREIGN),
+        (StoredPosition(8, 3, "eight", "lake"), Decision.MOVED),
+        (StoredPosition(4, 3, "four", "lake"), Decision.MOVED),
+        (StoredPosition(0, 3), Decision.MOVED),
+    ],
+)
+def test_a_repair_is_written_only_where_it_was_planned_and_ends_there(held: StoredPosition, decision: Decision) -> None:
+    repair = FLUSH._replace(expected=5, mark="five", through=5, through_mark="five", token=3, repairs=True)
+    assert decide(held, repair) is decision

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from core.driver import announced, results
 from core.pipelines import Pipeline, applied
-from trunkline.core.delivery_events import Halted, Stopped
+from trunkline.core.delivery_events import Halted, Seeded, Stopped
 from trunkline.core.delivery_messages import (
     FlushGroup,
     Grant,
@@ -52,6 +52,24 @@ def test_marks_go_from_the_destination_into_its_jobs_and_from_the_job_into_what_
     assert pipeline.deliver(SourceAt(8)) == [FlushGroup(4, 7, 8, (JobMember("d1", 7, 1, "m7"),), mark="m7")]
 
 
+def test_a_seed_may_be_of_another_version_than_its_job_and_its_own_mark_counts() -> None:
+    """As that of a destination which copies another one."""
+    for outcome in (Outcome.APPLIED, Outcome.ALREADY):
+        pipeline = owned("d1", "d2", at=0, version=9)
+        assert isinstance(pipeline.asked[-1], SeedGroup)
+        seeded = (Result("d1", outcome, 7, 1, mark="m7"), Result("d2", Outcome.APPLIED, 9, 1))
+        pipeline.deliver(JobDone(2, seeded, Outcome.EMPTY, mark="m9"))
+        assert Seeded("d1", 7) in announced(pipeline.effects)
+        flushes = {each.members[0].destination: each for each in pipeline.asked if isinstance(each, FlushGroup)}
+        after = flushes["d1"]
+        assert (after.after, after.through, after.mark, after.members[0].mark) == (7, 9, "m7", "m7")
+        pipeline.deliver(JobDone(after.job, (applied("d1", 9),), Outcome.EMPTY, mark="m9"))
+        [later] = pipeline.deliver(SourceAt(10))
+        assert isinstance(later, FlushGroup)
+        assert (later.after, later.mark) == (9, "m9")
+        assert [member.destination for member in later.members] == ["d1", "d2"]
+
+
 def test_another_history_has_every_destination_read_again_and_only_what_strayed_halts() -> None:
     pipeline = owned("d1", "d2")
     assert pipeline.deliver(SourceAt(3, history=1)) == [ReadStandings(2, ("d1", "d2"))]
@@ -82,6 +100,22 @@ def test_an_operator_who_insists_gets_a_seed_over_any_contents_at_any_version() 
     done = pipeline.deliver(JobDone(4, (applied("d1", 3),), Outcome.EMPTY, mark="n3"))
     assert done == [Reseeded("d1", 1, 1)]
     assert pipeline.deliver(SourceAt(4, history=1)) == [FlushGroup(5, 3, 4, (JobMember("d1", 3, 1, "n3"),), mark="n3")]
+
+
+def test_a_request_to_discard_a_history_reaches_the_seed_and_nothing_later() -> None:
+    pipeline = owned("d1", "d2")
+    pipeline.deliver(ReseedAsked("d1", 1, True, True))
+    pipeline.deliver(ReseedAsked("d1", 2))
+    for _ in range(2):  # the second request has it read again
+        pipeline.done(stands("d1", 5, "m5"))
+    seed = pipeline.asked[-1]
+    assert isinstance(seed, SeedGroup)
+    assert seed.members == (JobMember("d1", 5, 1, "m5", discards=True),)
+    pipeline.deliver(JobDone(seed.job, (applied("d1", 5),), Outcome.EMPTY, mark="m5"))
+    pipeline.deliver(SourceAt(6))
+    flush = pipeline.asked[-1]
+    assert isinstance(flush, FlushGroup)
+    assert [member.discards for member in flush.members] == [False, False]
 
 
 def test_a_reseed_request_without_insists_does_not_replace_what_strayed() -> None:

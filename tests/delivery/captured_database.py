@@ -11,7 +11,7 @@ from trunkline.delivery.capture.database_capture import CaptureOptions, Database
 from trunkline.delivery.capture.postgres.session import ServerAddress
 from trunkline.delivery.capture.postgres.source import PostgresDatabase, PostgresSource
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.database import DatabaseTableSource
+from trunkline.delivery.sources.database import DatabaseSource
 from trunkline.delivery.sources.log_reader import forget_reader
 
 Row = dict[str, Any]
@@ -23,7 +23,7 @@ class CapturedDatabase:
     def __init__(self, server: PostgresServer, connect: str, name: str, table: str) -> None:
         self.dsn = server.create_database(name)
         self.address = LogAddress(name, connect, table=f"public.{table}")
-        self.source = DatabaseTableSource(self.address)
+        self.source = DatabaseSource(self.address)
         self._connect, self._table = connect, table
         self.slot = f"slot_{name}"
         self._database = PostgresDatabase(ServerAddress(self.dsn), self.slot, ("public.*",))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from delivery import set_addresses
 from delivery.captured_shop import Shop
 from delivery.deliverer_rig import Make, Rig
 from postgres_server import PostgresServer
@@ -35,6 +36,12 @@ def store(tmp_path: Path) -> Iterator[ControlStore]:
         yield opened
     finally:
         opened.close()
+
+
+@pytest.fixture(params=set_addresses.KINDS)
+def make(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer) -> set_addresses.Make:
+    """Addresses of destinations of one kind; the test runs for each kind."""
+    return set_addresses.addresses(request.param, tmp_path, postgres)
 
 
 @pytest.fixture

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
-from trunkline.core.delivery_messages import JobMember, Outcome
+from delivery.task_pipelines import flush_work, member_of, seed_work, task_pipeline_of
+from trunkline.core.delivery_messages import JobMember, Outcome, Result
 from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.backends.ducklake_attachment import attach_lake
-from trunkline.delivery.changes.versions import BEFORE_ALL, Window
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
-from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.results import JobReport
 from trunkline.delivery.job.small import flush_portion, seed_portion
-from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, TaskDestination, TaskPipeline
-from trunkline.delivery.sources.contract import Source
+from trunkline.delivery.job.work import Portion, TaskDestination
+from trunkline.delivery.sources.contract import Source, TableSource
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 
 ORDERS = "CREATE TABLE lake.orders (id BIGINT, tenant VARCHAR, item VARCHAR, price DOUBLE)"
@@ -48,28 +45,28 @@ class Lake:
 class Direct:
     """Delivers to every target of a pipeline in this process."""
 
-    def __init__(
-        self, source: Source, *targets: TaskDestination, key: Sequence[str] = ("id",), routing: str = "tenant"
-    ) -> None:
-        self.work = TaskPipeline(source, tuple(key), routing, targets)
+    def __init__(self, source: Source | TableSource, *targets: TaskDestination, **settings: Any) -> None:
+        """``settings``: of ``task_pipeline_of``."""
+        self.work = task_pipeline_of(source, targets, **settings)
 
-    def seed(self, *, nothing: bool = False) -> None:
-        state = self.work.source.state(0)
-        columns = self.work.source.survey(Window(BEFORE_ALL, state.version)).columns
-        work = SeedWork(state.version, columns, state.identity, nothing, state.mark)
-        _all_well(seed_portion(self.work, work, self._portion()))
+    def seed(self, *, nothing: bool = False, through: int = 0) -> JobReport:
+        work = seed_work(self.work, through or self.work.source.state(0).version, nothing=nothing)
+        return all_well(seed_portion(self.work, work, self.portion()))
 
-    def flush(self) -> None:
-        """Bring everything to the newest version."""
-        state, portion = self.work.source.state(0), self._portion()
-        for member in portion.members:
-            window = Window(member.expected, state.version)
-            survey = self.work.source.survey(window)
-            work = FlushWork(window, survey.columns, survey.identity, True, survey.mark, survey.steps)
-            _all_well(flush_portion(self.work, work, replace(portion, members=(member,))))
+    def flush(self, *, through: int = 0) -> JobReport:
+        """Bring everything to the newest version; members at one position in one flush."""
+        through = through or self.work.source.state(0).version
+        at: dict[int, list[JobMember]] = {}
+        for member in self.portion().members:
+            at.setdefault(member.expected, []).append(member)
+        results: list[Result] = []
+        for position, members in at.items():
+            work = flush_work(self.work, Window(position, through), stamp=True)
+            results += all_well(flush_portion(self.work, work, Portion(0, tuple(members), True))).results
+        return JobReport(tuple(results))
 
-    def _portion(self) -> Portion:
-        return Portion(0, tuple(_member(each) for each in self.work.targets), True)
+    def portion(self) -> Portion:
+        return Portion(0, tuple(member_of(self.work, each.name) for each in self.work.targets), True)
 
 
 def delta_target(folder: Path, name: str, **options: Any) -> TaskDestination:
@@ -80,19 +77,7 @@ def lake_source(lake: Lake) -> DuckLakeSource:
     return DuckLakeSource(lake.address)
 
 
-def _member(target: TaskDestination) -> JobMember:
-    destination = open_destination(target.address)
-    try:
-        standing = destination.standing()
-    finally:
-        destination.close()
-    return (
-        JobMember(target.name, 0, 1)
-        if standing is None
-        else JobMember(target.name, standing.position, 1, standing.mark)
-    )
-
-
-def _all_well(report: JobReport) -> None:
+def all_well(report: JobReport) -> JobReport:
     failed = [each.error for each in report.results if each.outcome not in (Outcome.APPLIED, Outcome.ALREADY)]
     assert failed == [], failed
+    return report

@@ -236,7 +236,7 @@ def use_log(content: bytes) -> None:
         window = Window(0, state.version)
         columns = source._survey(window, log).columns
         assert arrow_schema(columns) is not None
-        changes, letters = source._changes(window, ReadRequest(KEY, ("id",), "tenant"), log)
+        changes, letters = source._changes(window, ReadRequest(KEY, ("id",), "tenant"), None, log)
         assert letters == []
         net_of_ordered(changes, ("id",))
     except (CorruptEntry, DestinationHalted) as error:

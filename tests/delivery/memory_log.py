@@ -28,6 +28,7 @@ class MemoryLog(ChangeLogReader):
         self.address = LogAddress(name, "nowhere:1", table="public.table1")
         self._address = self.address
         self._entries = entries
+        self._log = self  # type: ignore[assignment]  # asked for its tail
         self.upto: int | None = None
         self.trimmed = 0
         self.owner = (7, 7)

@@ -29,7 +29,7 @@ from trunkline.delivery.changes.columns import ARROW_TYPES, Column, Columns, arr
 from trunkline.delivery.changes.ordered import net_of_ordered
 from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
 from trunkline.delivery.sources.contract import ReadRequest
-from trunkline.delivery.sources.log import _with_places
+from trunkline.delivery.sources.log_split import with_places
 from trunkline.errors import ProtocolError
 from trunkline.proxy.documents import document_of
 from trunkline.spark.columns import arrow_schema as spark_schema
@@ -134,7 +134,7 @@ def use_changes(payload: bytes) -> None:
     assert changes.schema.names == [KIND_COLUMN, *(column.name for column in columns)]
     changes.validate(full=True)
     if {"id", "tenant"} <= set(changes.column_names):
-        net_of_ordered(_with_places(7, changes, ReadRequest(columns, ("id",), "tenant")), ("id",))
+        net_of_ordered(with_places(7, changes, ReadRequest(columns, ("id",), "tenant")), ("id",))
     whole = pa.concat_tables([changes, changes]).combine_chunks()
     whole.take(pa.array(range(0, whole.num_rows, 2), pa.int64()))
     with contextlib.suppress(ValueError, OverflowError):  # a date that Python does not have

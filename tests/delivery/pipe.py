@@ -14,18 +14,19 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
-from contract.delta_destination import DeltaKind, DeltaPlace
+from contract.delta_destination import DeltaKind
 from contract.destination_place import Kind, Table, content
-from contract.ducklake_destination import LakeKind, LakeTable
-from contract.postgres_destination import PostgresKind, PostgresTable
+from contract.ducklake_destination import LakeKind
+from contract.postgres_destination import PostgresKind
 from delivery.pipe_sources import SourceTable
+from delivery.task_pipelines import task_pipeline_of
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup, SeedMode
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
-from trunkline.delivery.config.addresses import Address, DeltaAddress
+from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.job.results import JobReport, ReadPath
 from trunkline.delivery.job.runner import JobRunner
-from trunkline.delivery.job.work import TaskDestination, TaskPipeline
+from trunkline.delivery.job.work import TaskDestination
 
 KINDS: Final[dict[str, Kind]] = {"ducklake": LakeKind("duckdb"), "delta": DeltaKind(), "postgres": PostgresKind()}
 PATHS: Final[tuple[ReadPath, ...]] = ("small", "large")
@@ -48,10 +49,7 @@ class Site(Struct, frozen=True):
 
 
 def address_of(table: Table) -> Address:
-    if isinstance(table, DeltaPlace):
-        return DeltaAddress(table.path)
-    assert isinstance(table, LakeTable | PostgresTable)
-    return table.address
+    return table.site.address(table.name)
 
 
 def make_sites(
@@ -72,7 +70,7 @@ def make_sites(
                 name = f"{tenant}-{kind}-{path}"
                 place = folder / name
                 place.mkdir()
-                table = KINDS[kind].make(place, lambda: server)
+                table = Table(KINDS[kind].make(place, lambda: server))
                 target = TaskDestination(name, address_of(table), values, mode, duplicates)
                 sites.append(Site(target, table, path))
     return sites
@@ -86,7 +84,7 @@ class Pipe(Generic[SourceT]):
     ) -> None:
         self.table = table
         self.sites = {site.name: site for site in sites}
-        self.work = TaskPipeline(table.source, tuple(key), "tenant", tuple(site.target for site in sites))
+        self.work = task_pipeline_of(table.source, [site.target for site in sites], key=key)
         self.paths = tuple(dict.fromkeys(site.path for site in sites))
         self.runners = {path: JobRunner(spark, self.work, SMALL_BYTES[path]) for path in PATHS}
         self.positions = dict.fromkeys(self.sites, 0)  # as the destinations themselves have them
@@ -173,7 +171,7 @@ class Pipe(Generic[SourceT]):
         """Every destination holds its part of the source as of a version."""
         rows = self.table.rows(self.version if version is None else version)
         for site in [self.sites[name] for name in names or self.sites]:
-            wanted = [row for row in rows if _text(row["tenant"]) in site.target.values]
+            wanted = [row for row in rows if _text(row["tenant"]) in (site.target.values or ())]
             assert content(site.table.held()) == content(wanted), site.name
 
     def traces(self) -> dict[str, object]:

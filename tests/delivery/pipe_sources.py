@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
 from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
-from trunkline.delivery.sources.contract import Source
+from trunkline.delivery.sources.contract import Source, TableSource
 from trunkline.delivery.sources.delta import DeltaSource
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 
@@ -35,7 +35,7 @@ class SourceTable(Protocol):
     """A table with the columns ``tenant`` and ``mark``, whose changes are delivered. Each kind has steps of its own."""
 
     @property
-    def source(self) -> Source: ...
+    def source(self) -> Source | TableSource: ...
 
     def write(self, step: Any) -> int:
         """Commit one transaction; returns the newest version."""

@@ -16,6 +16,13 @@ routing: {column: tenant}
 key: [id]
 """
 ONE = "destinations: [{name: acme, type: delta, path: acme}]\n"
+SET = """\
+pipeline: shop
+source: {type: log, log: shop}
+routing: {column: tenant}
+"""
+TO_POSTGRES = "destinations: [{name: acme, type: postgres, dsn: dbname=acme}]\n"
+ALL = SET + "tables: [public.*]\n"
 NOTHING: dict[str, str] = {}
 
 

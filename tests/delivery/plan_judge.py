@@ -22,10 +22,8 @@ from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.net import Settled, settle, settle_live, touched_keys
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.versions import BEFORE_ALL, Window
-from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
-from trunkline.delivery.job.large import SharedKeys, by_destination, routes_frame, settled_frame, settled_live_frame
-from trunkline.delivery.job.work import TaskDestination, TaskPipeline
+from trunkline.delivery.job.large import FrameRoutes, SharedKeys, by_destination, settled_frame, settled_live_frame
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames
@@ -86,8 +84,7 @@ def _settled_wrong(
     window: Window,
 ) -> str | None:
     known = routes(history.shape)
-    work = _work(history, source)
-    routed = routes_frame(spark, work, set(range(len(work.targets))))
+    routed = FrameRoutes(spark, known)
     if history.shape.duplicates:
         live = source.live(window.through, asked, touched_keys(net, asked.key, known))
         wanted = settle_live(net, live, known, asked.key)
@@ -97,26 +94,13 @@ def _settled_wrong(
     else:
         wanted = settle(net, known, asked.key)
         frame = settled_frame(frames.removed(), frames.arrived(), routed, asked.key, PARTITIONS)
-    return _staged_differ(_applied(work, frame), wanted)
+    return _staged_differ(_applied(asked.key, frame), wanted)
 
 
-def _work(history: History, source: DuckLakeSource) -> TaskPipeline:
-    known = routes(history.shape)
-    values = {place: tuple(value for value, places in known.items() if place in places) for place in range(4)}
-    targets = [
-        TaskDestination(f"d{place}", DeltaAddress("nowhere"), values[place], duplicates="warn") for place in range(4)
-    ]
-    return TaskPipeline(source, history.shape.key, "tenant", tuple(targets))
-
-
-def _applied(work: TaskPipeline, frame: DataFrame) -> list[pa.RecordBatch]:
+def _applied(key: tuple[str, ...], frame: DataFrame) -> list[pa.RecordBatch]:
     """What destinations would be given."""
     batches = iter(frame.toArrow().to_batches())
-    return [
-        batch
-        for place, rows in by_destination(batches)
-        for batch in SharedKeys(work.targets[place], work.key).settled(rows)
-    ]
+    return [batch for _, rows in by_destination(batches) for batch in SharedKeys(key).settled(rows)]
 
 
 def _staged_differ(found: list[pa.RecordBatch], wanted: Settled) -> str | None:

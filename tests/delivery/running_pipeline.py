@@ -32,7 +32,6 @@ from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.views import DestinationView
-from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import TaskPipeline
 
@@ -50,7 +49,7 @@ class Business:
         self.tables: dict[str, Table] = {}
         for tenant, kind in TENANTS.items():
             (folder / tenant).mkdir()
-            self.tables[tenant] = KINDS[kind].make(folder / tenant, lambda: server)
+            self.tables[tenant] = Table(KINDS[kind].make(folder / tenant, lambda: server), member=f"orders/{tenant}")
         self._spark = spark
         self._folder = folder
         self._names = count(1)
@@ -132,8 +131,8 @@ class Business:
 
     def position(self, name: str) -> int:
         """As stored in the destination."""
-        with closing(open_destination(address_of(self.tables[name]))) as destination:
-            standing = destination.standing()
+        with closing(self.tables[name].open()) as opened:
+            standing = opened.standing()
         return 0 if standing is None else standing.position
 
 

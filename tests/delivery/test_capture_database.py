@@ -253,7 +253,7 @@ def test_a_database_of_mariadb_is_captured_too(cluster: RunningCluster) -> None:
         (("--postgres", "password=x", "--tables", "a"), "--postgres holds a password"),
         (("--postgres", "", "--tables", "a", "--table", "b"), "not allowed with argument"),
         (("--postgres", ""), "one of the arguments --tables --table is required"),
-        (("--ducklake", "x.ducklake", "--tables", "a"), "--tables is for --postgres and --mariadb"),
+        (("--ducklake", "s3://x", "--tables", "a"), "--ducklake must be"),
         (("--mariadb", "mariadb://u@h", "--table", "a"), "--mariadb goes with --tables"),
         (("--mariadb", "mariadb://u:p@h", "--tables", "a.b"), "--mariadb holds a password"),
         (("--mariadb", "mariadb://u@h", "--tables", "a.b", "--slot", "s"), "are for --postgres"),

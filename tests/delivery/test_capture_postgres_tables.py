@@ -18,6 +18,7 @@ import trunkline.sync
 from delivery.captured_log import CapturedLog
 from delivery.captured_postgres import ROW, Server, comparable
 from delivery.direct_delivery import Direct
+from delivery.task_pipelines import opened_rows
 from local_cluster import RunningCluster, local_cluster
 from postgres_server import PostgresServer
 from trunkline.delivery.capture.one_table.capture_log import CaptureLog, Transaction
@@ -26,8 +27,8 @@ from trunkline.delivery.changes.captured import change_rows
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
-from trunkline.delivery.destinations.contract import Seed
-from trunkline.delivery.destinations.factory import open_destination
+from trunkline.delivery.destinations.contract import MemberStep, MemberWrite, TableStep
+from trunkline.delivery.destinations.factory import open_place
 from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.verification.preflight import preflight
 from trunkline.errors import ConfigError, ProtocolError
@@ -148,8 +149,8 @@ def test_moments_that_python_does_not_have_reach_every_kind_of_destination(
     captured.capture(server.capture())
     delivery.flush()
     for address in addresses:
-        with closing(open_destination(address)) as destination, duckdb.connect() as duck:
-            rows = pa.Table.from_batches(list(destination.rows()[1]))
+        with opened_rows(address) as (_, batches), duckdb.connect() as duck:
+            rows = pa.Table.from_batches(list(batches))
             texts = duck.register("rows", rows).execute(
                 "SELECT r.hour::VARCHAR, r.day::VARCHAR, r.local::VARCHAR, r.at::VARCHAR FROM rows AS r"
             )
@@ -272,12 +273,13 @@ def test_a_pipeline_refuses_a_log_with_columns_that_differ_in_case_alone(
     )
     [problem] = [each for each in preflight(file)[1] if each.where == "source"]
     assert "'tenant' and 'Tenant' differ only in case" in problem.what
-    seed = Seed(1, 1, "log", columns, ("id",))
-    with (
-        closing(open_destination(PostgresAddress(server.dsn, "delivered"))) as destination,
-        pytest.raises(ConfigError, match="differ only in case"),
-    ):
-        destination.seed(seed, rows.to_batches())
+    address = PostgresAddress(server.dsn, "delivered")
+    table = TableStep("", address, columns, ("id",), replaces=True)
+    seed = MemberStep("orders/x", "public", 0, 1, 1, "log", (table,), seeds=True)
+    with closing(open_place(address)) as place:
+        refused = place.apply([MemberWrite(seed, {"": lambda: iter(rows.to_batches())})])["orders/x"]
+    assert isinstance(refused, ConfigError)
+    assert "differ only in case" in str(refused)
 
 
 def test_generated_columns_are_omitted_from_snapshot_and_stream_with_one_warning(

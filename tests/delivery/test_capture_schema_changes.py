@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
-from contract.destination_place import content
+from contract.destination_place import Table, content
 from contract.ducklake_destination import LakeKind
 from delivery.running_pipeline import TENANTS, Business, Running, wait_until
 from local_cluster import RunningCluster, local_cluster
@@ -32,7 +32,7 @@ from trunkline.delivery.capture.postgres.source import PostgresDatabase, Postgre
 from trunkline.delivery.config import Pipeline
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.deliverer.assembly import task_pipeline
-from trunkline.delivery.sources.database import DatabaseTableSource
+from trunkline.delivery.sources.database import DatabaseSource
 from trunkline.delivery.sources.log_reader import forget_reader
 from trunkline.delivery.verification.verify import verify_all
 
@@ -73,7 +73,8 @@ class Shop:
         self.numbers = count(1000)  # of new rows
         self.business = Business(spark, folder, server)
         (folder / "lake").mkdir()
-        self.business.tables["acme"] = LakeKind("sqlite").make(folder / "lake", lambda: server)  # read meanwhile
+        site = LakeKind("sqlite").make(folder / "lake", lambda: server)  # read meanwhile
+        self.business.tables["acme"] = Table(site, member="orders/acme")
 
     def run(self, *statements: str) -> None:
         with psycopg.connect(self.dsn) as connection:  # one transaction
@@ -114,7 +115,7 @@ class Shop:
     def verify(self) -> dict[str, str]:
         """As ``deliver verify``."""
         pipeline = self.pipeline()
-        work = task_pipeline(pipeline, DatabaseTableSource(self.address), pipeline.destinations)
+        work = task_pipeline(pipeline, DatabaseSource(self.address), pipeline.destinations)
         found = verify_all(work, tuple(TENANTS), dict.fromkeys(TENANTS, "scan"))
         return {each.destination: each.outcome for each in found}
 

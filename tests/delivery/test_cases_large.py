@@ -7,10 +7,10 @@ from pathlib import Path
 from delivery.job_driver import Jobs, started
 from delivery.pipe import make_sites
 from delivery.pipe_sources import LakeSource, opened_lake
+from delivery.task_pipelines import task_pipeline_of
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, JobMember, SeedGroup, SeedMode
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.job.work import TaskPipeline
 
 HEAP = "512m"  # the least with which Spark starts; it keeps a quarter of it for rows
 HELD = 300_000  # rows before the window
@@ -36,7 +36,7 @@ def test_a_window_of_five_million_changes_with_most_of_them_in_one_tenant_comple
     through = source.write(f"DELETE FROM lake.orders WHERE id >= {UPDATED} AND id < {UPDATED + DELETED}")
     source.write("DELETE FROM lake.orders WHERE id % 2 = 0")  # behind the window
     sites = make_sites(tmp_path, postgres, kinds=["ducklake"], paths=["large"])
-    work = TaskPipeline(source.source, ("id",), "tenant", tuple(site.target for site in sites))
+    work = task_pipeline_of(source.source, [site.target for site in sites])
     seeded = source.source.lineage([after]).marks[after]
     members = [
         tuple(JobMember(site.name, position, 1, mark) for site in sites)
@@ -58,7 +58,7 @@ def test_a_window_of_five_million_changes_with_most_of_them_in_one_tenant_comple
     assert said[-1].memory_mb < 300
     for site in sites:
         assert isinstance(site.target.address, LakeAddress)
-        assert_same_rows(source, site.target.address, str(site.target.values[0]), through)
+        assert_same_rows(source, site.target.address, site.name.partition("-")[0], through)
 
 
 def assert_same_rows(source: LakeSource, destination: LakeAddress, tenant: str, version: int) -> None:

@@ -16,6 +16,7 @@ from trunkline.delivery.config import Pipeline
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import RoutingConfig
 from trunkline.delivery.deliverer.assembly import check_source
+from trunkline.delivery.sources.table_set import OneTable
 from trunkline.errors import ConfigError
 
 Shop = Pipe[LakeSource]
@@ -113,7 +114,7 @@ def test_reserved_column_names_are_refused_at_the_start(tmp_path: Path) -> None:
     source = LakeSource(tmp_path, columns="id BIGINT, tenant VARCHAR, _trunkline_op INTEGER")
     pipeline = Pipeline(name="shop", source=DeltaAddress("unused"), routing=RoutingConfig(column="tenant"), key=("id",))
     with pytest.raises(ConfigError, match="'_trunkline_op' begins with _trunkline, which is reserved"):
-        check_source(pipeline, source.source)
+        check_source(pipeline, OneTable(source.source))
 
 
 # --------------------------------------------------------------------------------------------------------- seeds again

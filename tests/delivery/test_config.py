@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delivery.pipeline_files import HEAD, ONE, load, problems
+from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.config import (
+    ColumnsConfig,
     ControlConfig,
     DestinationConfig,
     DiscoverConfig,
@@ -23,6 +26,7 @@ from trunkline.delivery.config import (
     RetryConfig,
     RoutingConfig,
     SparkConfig,
+    TableConfig,
     discovered,
     example,
     load_pipeline,
@@ -30,7 +34,8 @@ from trunkline.delivery.config import (
 )
 from trunkline.delivery.config.address_rules import KINDS
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress, PostgresAddress
-from trunkline.delivery.deliverer.assembly import digest_of, pipeline_digest
+from trunkline.delivery.config.digests import digest_of, pipeline_digest
+from trunkline.delivery.config.table_rules import settings_of
 from trunkline.errors import ConfigError
 
 # The example and the reference
@@ -87,6 +92,8 @@ def test_every_optional_part_of_the_example_is_valid_too(tmp_path: Path) -> None
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "": Pipeline,
     "routing.": RoutingConfig,
+    "tables[].": TableConfig,
+    "columns.": ColumnsConfig,
     "destinations[].": DestinationConfig,
     "discover.": DiscoverConfig,
     "flush.": FlushConfig,
@@ -103,7 +110,8 @@ def test_the_reference_has_every_key_with_its_text() -> None:
     named = {row[0].removeprefix("| ") for row in rows}
     for prefix, struct in SECTIONS.items():
         for name in struct.__struct_encode_fields__:
-            group = (not prefix and f"{name}." in SECTIONS) or name in ("address", "destinations")
+            unwritten = name in ("address", "destinations", "tables", "seed_from", "line")
+            group = (not prefix and f"{name}." in SECTIONS) or unwritten
             assert group or f"`{prefix}{name}`" in named, prefix + name
     for kind, address in KINDS.items():
         for name in address.__struct_fields__:
@@ -205,14 +213,31 @@ def spots(tree: Any) -> Iterator[tuple[Any, Any]]:
             yield from spots(tree[key])
 
 
+TABLES: dict[str, Any] = {
+    "tables": [
+        "public.*",
+        "!public.tmp",
+        {"table": "a.b", "key": ["id"], "routing": "x", "mode": "history", "mask": {"c": {"constant": 1}}},
+    ],
+    "columns": {"exclude": ["x"], "rename": {"a": "b"}},
+    "filter": "a > 1",
+    "mask": {"d": "hash", "e": None},
+    "computed": {"f": "a + 1"},
+    "mask_secret_env": "KEY",
+    "dropped_tables": "drop",
+    "defaults": {"type": "ducklake", "catalog": "{name}", "table": "{table}", "schema": "{schema}"},
+}
+
+
 def survives(folder: Path, content: bytes) -> None:
     file = folder / "mutant.yaml"
     file.write_bytes(content)
     try:
-        pipeline = load_pipeline(file, {})
+        pipeline = load_pipeline(file, {"KEY": "x"})
+        discovered(pipeline, ["a", "b/c"])
+        settings_of(pipeline, "public.a" if pipeline.tables else "", [Column("id", "BIGINT")], ["id"])
     except ConfigError:
         return
-    discovered(pipeline, ["a", "b/c"])
 
 
 MARKS = [b":", b"{", b"}", b"[", b"- ", b"\n", b"\n  ", b"*a", b"&a ", b"!x ", b"'"]
@@ -228,6 +253,9 @@ def test_a_wrong_value_anywhere_makes_a_config_error_or_a_pipeline(tmp_path: Pat
         *tree["destinations"][:2],
         {"name": "p", "type": "postgres", "dsn": "dbname=d", "table": "t"},
     ]
+    if data.draw(st.booleans()):
+        tree |= copy.deepcopy(TABLES)
+        del tree["source"]["table"]
     for _ in range(data.draw(st.integers(1, 3))):
         holder, key = data.draw(st.sampled_from(list(spots(tree))))
         match data.draw(st.sampled_from(["replace", "remove", "add"])):

@@ -240,11 +240,10 @@ def test_all_problems_are_reported_together_in_the_order_of_lines(tmp_path: Path
     text = "pipeline: Orders\nsource: {type: postgres}\nroutin: {column: x}\nkey: id\nmode: miror\n" + ONE
     assert problems(tmp_path, text) == [
         "orders.yaml:1: pipeline: must be 1 to 64 of a-z, 0-9, _ and -, it is 'Orders'",
-        "orders.yaml:1: routing: missing; it must be a mapping with the keys column",
         "orders.yaml:2: source.type: must be ducklake, delta or log, it is 'postgres'",
         "orders.yaml:3: routin: unknown key; did you mean routing?",
         "orders.yaml:4: key: must be a list, such as [a, b], each the name of a column, it is 'id'",
-        "orders.yaml:5: mode: must be append or mirror, it is 'miror'",
+        "orders.yaml:5: mode: must be append, history or mirror, it is 'miror'",
     ]
 
 

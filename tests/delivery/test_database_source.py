@@ -17,6 +17,7 @@ from trunkline.client.entries import Entry
 from trunkline.client.headers import encode_headers
 from trunkline.delivery.changes import table_changes
 from trunkline.delivery.changes.captured import TAKE_OVER_MARK
+from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.groups import RowKind
 from trunkline.delivery.changes.rebuilt import rebuild
 from trunkline.delivery.changes.rows import ORIGIN_COLUMN, ROUTE_COLUMN, UNCHANGED_COLUMN, NetChanges
@@ -24,8 +25,8 @@ from trunkline.delivery.changes.schemas import Identity, SchemaChange, SourceCol
 from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources import log_reader
-from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
-from trunkline.delivery.sources.database import DatabaseTableSource
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter, TableSurvey
+from trunkline.delivery.sources.database import DatabaseSource
 from trunkline.delivery.sources.log import LogSource
 from trunkline.errors import ConfigError, DestinationHalted, SourceExpired, Unreachable
 
@@ -49,17 +50,30 @@ class Reading:
         key: Sequence[str] = ("id",),
     ) -> None:
         self.log = MemoryLog(f"log{next(NAMES)}", entries)
-        self.source = DatabaseTableSource(LogAddress(self.log.address.log, "nowhere:1", table=table))
+        self.source = DatabaseSource(LogAddress(self.log.address.log, "nowhere:1", table=table))
         self.routing, self.key = routing, tuple(key)
 
+    def columns(self, version: int) -> Columns:
+        [table] = self.source.tables(version)
+        return table.columns
+
+    def survey(self, after: int, through: int) -> TableSurvey:
+        [found] = self.source.survey(Window(after, through)).tables
+        return found.survey
+
     def asked(self, version: int) -> ReadRequest:
-        return ReadRequest(self.source.columns(version), self.key, self.routing)
+        return ReadRequest(self.columns(version), self.key, self.routing)
+
+    def net(self, after: int, through: int, asked: ReadRequest, routes: RouteFilter = ALL_ROUTES) -> NetChanges:
+        return self.source.net_changes(Window(after, through), {"": asked}, routes)[""]
 
     def window(self, after: int, through: int) -> NetChanges:
-        return self.source.net_changes(Window(after, through), self.asked(through), ALL_ROUTES)
+        return self.net(after, through, self.asked(through))
 
     def rows(self, version: int) -> list[Row]:
-        batches = list(self.source.scan(version, self.asked(version), ALL_ROUTES))
+        [(name, found)] = self.source.scan(version, {"": self.asked(version)}, ALL_ROUTES)
+        assert name == ""
+        batches = list(found)
         return sorted((tuple(row.values())[1:] for batch in batches for row in batch.to_pylist()), key=repr)
 
 
@@ -138,15 +152,15 @@ def test_windows_and_states_of_any_history_are_those_of_the_database(
         if after not in ends or through not in ends:
             continue
         net = keyed.window(after, through)
-        names = [column.name for column in keyed.source.columns(through)]
+        names = [column.name for column in keyed.columns(through)]
         held, wanted = database.expected[after][0], database.expected[through][0]
         assert held is not None
         if net.emptied:
             assert sorted((tuple(row.values())[1:] for row in net.arrived.to_pylist()), key=repr) == wanted
             continue
-        survey = keyed.source.survey(Window(after, through))
+        survey = keyed.survey(after, through)
         assert survey.steps is not None
-        assert len(survey.steps.added) == len(names) - len(keyed.source.columns(after))
+        assert len(survey.steps.added) == len(names) - len(keyed.columns(after))
         assert applied(_widened(held, survey.steps), net, names, ("id",)) == wanted
 
 
@@ -174,15 +188,15 @@ def test_versions_are_ends_and_parts_that_a_crash_left_are_in_no_window() -> Non
     log.part(1, [(ORDERS, INSERT, (3, "bolt", "c"))], last=True)
     log.position_mark()
     assert read.source.state(begin).version == log.last
-    assert read.source.survey(Window(begin, log.last)).backlog.rows == 3  # the lost part has been written
+    assert read.survey(begin, log.last).backlog.rows == 3  # the lost part has been written
     assert read.rows(log.last) == [(1, "acme", "a"), (2, "acme", "b"), (3, "bolt", "c")]
     net = read.window(begin, log.last)
     assert net.removed.num_rows == 0
     assert sorted(net.arrived.column("note").to_pylist()) == ["b", "c"]
-    some = read.source.net_changes(Window(begin, log.last), read.asked(log.last), RouteFilter(("bolt",)))
+    some = read.net(begin, log.last, read.asked(log.last), RouteFilter(("bolt",)))
     assert some.arrived.column("id").to_pylist() == [3]
     log.group([(OTHER, INSERT, (9, "x"))])
-    assert read.source.survey(Window(log.last - 1, read.source.state(0).version)).backlog.quiet
+    assert read.survey(log.last - 1, read.source.state(0).version).backlog.quiet
 
 
 def test_a_table_that_is_not_complete_is_waited_for_and_others_are_read() -> None:
@@ -195,7 +209,7 @@ def test_a_table_that_is_not_complete_is_waited_for_and_others_are_read() -> Non
     state = read.source.state(0)
     assert state.version == 0
     assert "the snapshot of public.orders is not complete yet (1 chunk so far)" in state.waiting
-    assert [column.name for column in read.source.columns(0)] == ["id", "tenant", "note"]
+    assert [column.name for column in read.columns(0)] == ["id", "tenant", "note"]
     assert other.rows(other.source.state(0).version) == [(5, "x")]
     log.chunk(ORDERS, 1, [(2, "acme", "b")])
     state = read.source.state(0)
@@ -228,7 +242,7 @@ def test_while_a_table_is_captured_again_destinations_stay_at_the_last_end_befor
     log.group([(again, INSERT, (4, "bolt", "D"))])
     for read in (following, Reading(log.entries)):
         assert read.source.state(before).version == log.last
-        survey = read.source.survey(Window(before, log.last))
+        survey = read.survey(before, log.last)
         assert (survey.steps, survey.backlog.quiet) == (None, False)
         net = read.window(before, log.last)
         assert net.emptied
@@ -264,9 +278,9 @@ def test_a_table_that_was_dropped_or_renamed_halts_destinations_after_its_last_v
         state = read.source.state(0)
         assert (state.version, state.identity.partition("#")[2]) == (gone, "1")
         assert last in state.stops
-        assert read.source.survey(Window(last - 1, last)).backlog.rows == 1
+        assert read.survey(last - 1, last).backlog.rows == 1
         with pytest.raises(DestinationHalted, match=rf"public\.orders {why} since position {gone}.*retire them"):
-            read.source.survey(Window(last, gone))
+            read.survey(last, gone)
     if change is SchemaChange.TABLE_DROPPED:
         log.schema(schema_of(3, "id BIGINT, tenant VARCHAR", name="orders"))
         for read in (following, Reading(log.entries)):
@@ -324,7 +338,7 @@ def test_a_trimmed_log_is_read_as_far_as_it_has_what_a_reader_needs() -> None:
     assert read.source.state(0).version == log.last
     assert read.window(before, log.last).arrived.column("id").to_pylist() == [3]
     with pytest.raises(SourceExpired, match="trimmed"):
-        read.source.survey(Window(before - 1, log.last))
+        read.survey(before - 1, log.last)
     with pytest.raises(DestinationHalted, match=r"no longer has all rows of public\.orders .*capture resnapshot"):
         read.rows(log.last)
 
@@ -336,9 +350,9 @@ def test_a_log_that_was_replaced_has_other_marks_and_is_read_again() -> None:
     read.log.owner = (8, 8)
     now = read.source.state(state.version)
     assert now.known_mark != state.mark
-    asked = ReadRequest(read.source.columns(state.version), ("id",), "tenant", state.mark)
+    asked = ReadRequest(read.columns(state.version), ("id",), "tenant", state.mark)
     with pytest.raises(Unreachable, match="was replaced during the read"):
-        read.source.net_changes(Window(BEFORE_ALL, state.version), asked, ALL_ROUTES)
+        read.net(BEFORE_ALL, state.version, asked, ALL_ROUTES)
 
 
 # -------------------------------------------------------------------------------------------------------------- rows
@@ -351,17 +365,17 @@ def test_rows_are_found_by_columns_that_removals_state() -> None:
     read = Reading(log.entries, routing="note")
     remedy = r"only its key \(id, tenant\), but not 'note'.*ALTER TABLE public\.orders REPLICA IDENTITY FULL"
     with pytest.raises(ConfigError, match=remedy):
-        read.source.check_keys(("id",), "note")
+        read.source.check_keys("", ("id",), "note")
     with pytest.raises(DestinationHalted, match=remedy):
         read.window(begin, log.last)
-    read.source.check_keys(("id",), "tenant")
-    read.source.check_keys((), "note")  # of mode append, which removes nothing
+    read.source.check_keys("", ("id",), "tenant")
+    read.source.check_keys("", (), "note")  # of mode append, which removes nothing
     net = Reading(log.entries).window(begin, log.last)
     assert (net.removed.to_pylist(), net.arrived.num_rows) == ([{ROUTE_COLUMN: "acme", "id": 1}], 0)
     before = log.group([(ORDERS, INSERT, (2, "acme", "two"))])
     whole = log.schema(changed(ORDERS, SchemaChange.KEY, identity=Identity.FULL))
     log.group([(whole, DELETE, (2, "acme", "two"))], [(whole, INSERT, (3, "acme", "three"))])
-    read.source.check_keys(("id",), "note")
+    read.source.check_keys("", ("id",), "note")
     assert read.rows(log.last) == [(3, "acme", "three")]  # so a new seed is possible
     net = read.window(before, log.last)
     assert net.removed.to_pylist() == [{ROUTE_COLUMN: "two", "id": 2}]
@@ -393,7 +407,7 @@ def test_with_whole_old_rows_any_column_routes_and_nothing_is_unstated() -> None
         ],
     )
     read = Reading(log.entries)
-    read.source.check_keys(("id",), "note")
+    read.source.check_keys("", ("id",), "note")
     net = read.window(begin, log.last)
     assert UNCHANGED_COLUMN not in net.arrived.column_names
     assert sorted(tuple(row.values()) for row in net.removed.to_pylist()) == [("acme", 1), ("acme", 2), ("acme", 3)]
@@ -421,8 +435,8 @@ def test_unstated_values_name_the_row_that_has_them_and_later_changes_state_them
     }
     assert sorted(net.removed.column("id").to_pylist()) == [1, 2, 3]
     assert read.rows(log.last) == [(1, "acme", "one"), (3, "acme", "stated"), (8, "acme", "two")]
-    keys = ReadRequest(read.source.columns(log.last)[:2], ("id",), "tenant")  # as for counts: nothing is unstated there
-    counted = read.source.net_changes(Window(begin, log.last), keys, ALL_ROUTES)
+    keys = ReadRequest(read.columns(log.last)[:2], ("id",), "tenant")  # as for counts: nothing is unstated there
+    counted = read.net(begin, log.last, keys, ALL_ROUTES)
     assert counted.arrived.column_names == [ROUTE_COLUMN, "id", "tenant"]
 
 
@@ -433,7 +447,7 @@ def test_a_truncation_empties_and_columns_are_followed_by_number() -> None:
     wide = log.schema(changed(ORDERS, SchemaChange.RENAMED, SchemaChange.ADDED, columns=columns, defaults={"n": 7}))
     log.group([(wide, INSERT, (2, "acme", "b", 1))])
     read = Reading(log.entries)
-    survey = read.source.survey(Window(begin, log.last))
+    survey = read.survey(begin, log.last)
     assert survey.altered
     assert survey.steps is not None
     assert survey.steps.spelled() == "renamed 'note' to 'text', added 'n'"
@@ -444,7 +458,7 @@ def test_a_truncation_empties_and_columns_are_followed_by_number() -> None:
     assert net.emptied
     assert sorted(net.arrived.column("id").to_pylist()) == [9, 10]
     assert read.rows(log.last) == [(10, "bolt", "z", 0), (9, "bolt", "z", 0)]
-    earlier = read.source.survey(Window(begin, begin))
+    earlier = read.survey(begin, begin)
     assert [column.name for column in earlier.columns] == ["id", "tenant", "note"]
 
 

@@ -16,14 +16,14 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from msgspec.structs import replace
 
-from contract.delta_destination import DeltaPlace, WatchedDelta
-from contract.destination_place import Change, Row, content, plain, staged
+from contract.delta_destination import DeltaSite
+from contract.destination_place import Change, OneTable, Plan, Row, Table, content, plain, staged
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations import delta_files, delta_log, delta_merge
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
-from trunkline.delivery.destinations.delta import DeltaDestination
+from trunkline.delivery.destinations.contract import Applied, Standing
+from trunkline.delivery.destinations.delta import DeltaPlace
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -37,8 +37,8 @@ from trunkline.errors import (
 )
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("name", "VARCHAR"))
-SEED: Final = Seed(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",))
-FLUSH: Final = Flush(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
+SEED: Final = Plan(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",), seeds=True)
+FLUSH: Final = Plan(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
 CHANGES: Final[list[Change]] = [
     (Op.REMOVE, {"id": 1}),
     (Op.REPLACE, {"id": 2, "name": "two"}),
@@ -46,38 +46,47 @@ CHANGES: Final[list[Change]] = [
 ]
 
 
+class DeltaTest(Table):
+    """The only table of its member."""
+
+    @property
+    def path(self) -> str:
+        assert isinstance(self.site, DeltaSite)
+        return self.site.path(self.name)
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> DeltaPlace:
-    return DeltaPlace(str(tmp_path / "table"))
+def place(tmp_path: Path) -> DeltaTest:
+    return DeltaTest(DeltaSite(str(tmp_path)), "table")
 
 
 def named(*ids: int) -> list[Row]:
     return [{"id": number, "name": f"n{number}"} for number in ids]
 
 
-def seeded(place: DeltaPlace, rows: list[Row], seed: Seed = SEED) -> DeltaDestination:
+def seeded(place: DeltaTest, rows: list[Row], seed: Plan = SEED) -> OneTable:
     destination = place.open()
     destination.seed(seed, plain(seed.columns, rows))
     return destination
 
 
-def flushed(destination: DeltaDestination, flush: Flush, changes: list[Change]) -> Applied:
+def flushed(destination: OneTable, flush: Plan, changes: list[Change]) -> Applied:
     return destination.flush(flush, staged(flush.columns, flush.key, changes))
 
 
-def outcome(destination: DeltaDestination, flush: Flush, changes: list[Change]) -> Applied | Refused:
+def outcome(destination: OneTable, flush: Plan, changes: list[Change]) -> Applied | Refused:
     try:
         return flushed(destination, flush, changes)
     except Refused as error:
         return error
 
 
-def files(place: DeltaPlace) -> list[str]:
+def files(place: DeltaTest) -> list[str]:
     """The files in the folder, named by a commit or not."""
     return sorted(path.name for path in Path(place.path).glob("*.parquet"))
 
 
-def live(place: DeltaPlace) -> list[str]:
+def live(place: DeltaTest) -> list[str]:
     return sorted(Path(uri).name for uri in DeltaTable(place.path).file_uris())
 
 
@@ -99,20 +108,20 @@ class Intruder:
         self.left -= 1
 
 
-def steps_of(place: DeltaPlace, act: Callable[[], object]) -> Iterator[tuple[Intruder, WatchedDelta]]:
+def steps_of(place: DeltaTest, act: Callable[[], object]) -> Iterator[tuple[Intruder, OneTable]]:
     """A destination that is disturbed at its first step, then one that is disturbed at its second, and so on."""
     for at in range(20):
         shutil.rmtree(place.path, ignore_errors=True)
         seeded(place, named(1, 2, 3))
         intruder = Intruder(at, act)
-        yield intruder, WatchedDelta(DeltaAddress(place.path), intruder)
+        yield intruder, place.open(intruder)
         if not intruder.acted:
             assert at >= 3, "it has more steps than that"
             return
     pytest.fail("it has no end")
 
 
-def test_another_deliverer_who_commits_at_any_step_wins(place: DeltaPlace) -> None:
+def test_another_deliverer_who_commits_at_any_step_wins(place: DeltaTest) -> None:
     theirs: list[Change] = [(Op.INSERT, {"id": 7, "name": "theirs"}), (Op.REMOVE, {"id": 1})]
     for intruder, mine in steps_of(place, lambda: flushed(place.open(), replace(FLUSH, token=2), theirs)):
         found = outcome(mine, FLUSH, CHANGES)
@@ -122,14 +131,14 @@ def test_another_deliverer_who_commits_at_any_step_wins(place: DeltaPlace) -> No
             assert place.open().standing() == Standing(20, 2, "lake/orders")
 
 
-def test_the_same_flush_by_another_process_at_any_step_is_done_once(place: DeltaPlace) -> None:
+def test_the_same_flush_by_another_process_at_any_step_is_done_once(place: DeltaTest) -> None:
     for intruder, mine in steps_of(place, lambda: flushed(place.open(), FLUSH, CHANGES)):
         applied = flushed(mine, FLUSH, CHANGES)
         assert applied == (Applied(20, already=True) if intruder.acted else Applied(20, 2, 2))
         assert len(place.held() or []) == 3
 
 
-def test_a_flush_to_another_position_at_any_step_is_noticed(place: DeltaPlace) -> None:
+def test_a_flush_to_another_position_at_any_step_is_noticed(place: DeltaTest) -> None:
     shorter = replace(FLUSH, through=15)
     for intruder, mine in steps_of(place, lambda: flushed(place.open(), shorter, CHANGES)):
         found = outcome(mine, FLUSH, CHANGES)
@@ -142,7 +151,7 @@ def test_a_flush_to_another_position_at_any_step_is_noticed(place: DeltaPlace) -
 
 
 @pytest.mark.parametrize("doing", ["append", "compact"])
-def test_another_writer_that_commits_at_any_step_causes_a_retry(place: DeltaPlace, doing: str) -> None:
+def test_another_writer_that_commits_at_any_step_causes_a_retry(place: DeltaTest, doing: str) -> None:
     def act() -> None:
         if doing == "append":
             rows = pa.table({"id": pa.array([50], pa.int64()), "name": ["foreign"]})
@@ -162,7 +171,7 @@ def test_another_writer_that_commits_at_any_step_causes_a_retry(place: DeltaPlac
         assert content(place.held()) == content([*kept, *also] if intruder.acted else kept)
 
 
-def test_a_key_that_another_writer_adds_at_any_step_is_found(place: DeltaPlace) -> None:
+def test_a_key_that_another_writer_adds_at_any_step_is_found(place: DeltaTest) -> None:
     """No write between the look-up and the commit goes unnoticed (T4)."""
     same = pa.table({"id": pa.array([100], pa.int64()), "name": ["foreign"]})
     for intruder, mine in steps_of(place, lambda: write_deltalake(place.path, same, mode="append")):
@@ -173,7 +182,7 @@ def test_a_key_that_another_writer_adds_at_any_step_is_found(place: DeltaPlace) 
         assert [row["id"] for row in place.held() or []].count(100) == 1
 
 
-def test_a_seed_that_loses_a_race_changes_nothing(place: DeltaPlace) -> None:
+def test_a_seed_that_loses_a_race_changes_nothing(place: DeltaTest) -> None:
     again = replace(SEED, expected=10, through=30)
     theirs = lambda: flushed(place.open(), FLUSH, CHANGES)  # noqa: E731
     for intruder, mine in steps_of(place, theirs):
@@ -186,11 +195,11 @@ def test_a_seed_that_loses_a_race_changes_nothing(place: DeltaPlace) -> None:
         assert content(place.held()) == content(named(9))
 
 
-def test_of_two_first_seeds_one_makes_the_table(place: DeltaPlace) -> None:
+def test_of_two_first_seeds_one_makes_the_table(place: DeltaTest) -> None:
     for at in range(3):
         shutil.rmtree(place.path, ignore_errors=True)
         intruder = Intruder(at, lambda: seeded(place, named(1, 2)))
-        mine = WatchedDelta(DeltaAddress(place.path), intruder)
+        mine = place.open(intruder)
         if at == 0:
             with pytest.raises(PositionMoved):
                 mine.seed(replace(SEED, through=11), plain(ORDERS, named(5)))
@@ -202,7 +211,7 @@ def test_of_two_first_seeds_one_makes_the_table(place: DeltaPlace) -> None:
             mine.seed(replace(SEED, token=0), plain(ORDERS, named(5)))
 
 
-def test_a_table_that_vanishes_under_a_commit_has_an_unknown_outcome(place: DeltaPlace) -> None:
+def test_a_table_that_vanishes_under_a_commit_has_an_unknown_outcome(place: DeltaTest) -> None:
     def vanish(step: str) -> None:
         if step == "commit":
             shutil.rmtree(place.path)
@@ -213,7 +222,7 @@ def test_a_table_that_vanishes_under_a_commit_has_an_unknown_outcome(place: Delt
         flushed(place.open(vanish), FLUSH, CHANGES)
 
 
-def test_an_open_destination_notices_a_recreated_table(place: DeltaPlace) -> None:
+def test_an_open_destination_notices_a_recreated_table(place: DeltaTest) -> None:
     destination = seeded(place, named(1, 2, 3))
     flushed(destination, FLUSH, CHANGES)
     shutil.rmtree(place.path)
@@ -237,7 +246,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_only_files_that_hold_a_key_are_written_again(place: DeltaPlace) -> None:
+def test_only_files_that_hold_a_key_are_written_again(place: DeltaTest) -> None:
     destination = seeded(place, named(*range(40)))
     before = live(place)
     assert len(before) == 4
@@ -253,7 +262,7 @@ def test_only_files_that_hold_a_key_are_written_again(place: DeltaPlace) -> None
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_replaced_row_stays_among_its_neighbours_so_that_bounds_stay_narrow(place: DeltaPlace) -> None:
+def test_a_replaced_row_stays_among_its_neighbours_so_that_bounds_stay_narrow(place: DeltaTest) -> None:
     destination = seeded(place, named(*range(40)))
     for at in range(10, 20):
         changes: list[Change] = [(Op.REPLACE, {"id": 3, "name": str(at)}), (Op.INSERT, named(100 + at)[0])]
@@ -264,7 +273,7 @@ def test_a_replaced_row_stays_among_its_neighbours_so_that_bounds_stay_narrow(pl
 
 
 @pytest.mark.usefixtures("small_files")
-def test_many_small_files_are_joined(place: DeltaPlace) -> None:
+def test_many_small_files_are_joined(place: DeltaTest) -> None:
     destination = seeded(place, [], replace(SEED, mode="append", key=()))
     for at in range(10, 40):
         flush = replace(FLUSH, expected=at, through=at + 1, mode="append", key=())
@@ -277,7 +286,7 @@ def test_many_small_files_are_joined(place: DeltaPlace) -> None:
 @pytest.mark.parametrize("waiting_bytes", [0, 1 << 20], ids=["handed on at once", "waiting"])
 @pytest.mark.parametrize("kind", ["BIGINT", "far BIGINT", "VARCHAR", "both"])
 def test_random_flushes_over_many_files_leave_what_a_dictionary_holds(
-    place: DeltaPlace, kind: str, waiting_bytes: int, monkeypatch: pytest.MonkeyPatch
+    place: DeltaTest, kind: str, waiting_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_merge, "WAITING_BYTES_MAX", waiting_bytes)
     draw = random.Random(7)
@@ -302,13 +311,13 @@ def test_random_flushes_over_many_files_leave_what_a_dictionary_holds(
                 model[held] = row
         removed = sum(op is not Op.INSERT for op, _ in changes)
         written = sum(op is not Op.REMOVE for op, _ in changes)
-        flush = Flush(version, version + 1, 1, SEED.source, columns, key)
+        flush = Plan(version + 1, 1, SEED.source, columns, key, expected=version)
         assert flushed(destination, flush, changes) == Applied(version + 1, removed, written)
         assert content(place.held()) == content(model.values())
     assert len(live(place)) > 2
 
 
-def test_a_refused_flush_leaves_no_file_behind(place: DeltaPlace) -> None:
+def test_a_refused_flush_leaves_no_file_behind(place: DeltaTest) -> None:
     destination = seeded(place, named(1, 2, 3))
     before = files(place)
     with pytest.raises(DuplicateKey, match="id = 3"):
@@ -319,7 +328,7 @@ def test_a_refused_flush_leaves_no_file_behind(place: DeltaPlace) -> None:
     assert files(place) == before
 
 
-def test_a_full_disk_leaves_the_table_as_it_was(place: DeltaPlace) -> None:
+def test_a_full_disk_leaves_the_table_as_it_was(place: DeltaTest) -> None:
     destination = seeded(place, named(1, 2, 3))
     before = files(place)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -334,7 +343,7 @@ def test_a_full_disk_leaves_the_table_as_it_was(place: DeltaPlace) -> None:
     assert flushed(destination, FLUSH, CHANGES) == Applied(20, 2, 2)
 
 
-def test_others_may_compact_the_table_between_flushes(place: DeltaPlace) -> None:
+def test_others_may_compact_the_table_between_flushes(place: DeltaTest) -> None:
     destination = seeded(place, named(*range(50)))
     flushed(destination, FLUSH, [(Op.INSERT, named(70)[0])])
     DeltaTable(place.path).optimize.compact()
@@ -347,7 +356,7 @@ def test_others_may_compact_the_table_between_flushes(place: DeltaPlace) -> None
 # -------------------------------------------------------------------------------------------------------------- the log
 
 
-def test_the_log_stays_short_and_old_files_go(place: DeltaPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_stays_short_and_old_files_go(place: DeltaTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", 5)
     monkeypatch.setattr(delta_log, "VACUUM_EVERY", 10)
     gone = "interval 0 seconds"
@@ -367,7 +376,7 @@ def test_the_log_stays_short_and_old_files_go(place: DeltaPlace, monkeypatch: py
 
 
 def test_a_destination_that_slept_while_the_log_was_cut_goes_on(
-    place: DeltaPlace, monkeypatch: pytest.MonkeyPatch
+    place: DeltaTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", 3)
     monkeypatch.setattr(delta_log, "PROPERTIES", {"delta.logRetentionDuration": "interval 0 seconds"})
@@ -383,14 +392,14 @@ def test_a_destination_that_slept_while_the_log_was_cut_goes_on(
 # ------------------------------------------------------------------------------------------------------ columns, types
 
 
-def test_a_foreign_table_of_the_same_columns_becomes_ours(place: DeltaPlace) -> None:
+def test_a_foreign_table_of_the_same_columns_becomes_ours(place: DeltaTest) -> None:
     write_deltalake(place.path, pa.table({"id": pa.array([9], pa.int64()), "name": ["x"]}))
     destination = seeded(place, named(1, 2, 3), replace(SEED, replace_existing=True))
     assert destination.standing() == Standing(10, 1, "lake/orders")
     assert flushed(destination, FLUSH, CHANGES) == Applied(20, 2, 2)
 
 
-def test_a_time_without_a_zone_can_be_added_to_a_table_that_had_none(place: DeltaPlace) -> None:
+def test_a_time_without_a_zone_can_be_added_to_a_table_that_had_none(place: DeltaTest) -> None:
     destination = seeded(place, named(1, 2, 3))
     assert DeltaTable(place.path).protocol().min_reader_version == 1, "any reader can read a plain table"
     wider = (*ORDERS, Column("at", "TIMESTAMP"), Column("all", "TIMESTAMP[]"))
@@ -402,7 +411,7 @@ def test_a_time_without_a_zone_can_be_added_to_a_table_that_had_none(place: Delt
 
 
 @pytest.mark.parametrize("narrow", ["INTEGER", "FLOAT", "DECIMAL(10,2)", "UINTEGER"])
-def test_a_column_is_widened_within_the_flush_with_its_values(place: DeltaPlace, narrow: str) -> None:
+def test_a_column_is_widened_within_the_flush_with_its_values(place: DeltaTest, narrow: str) -> None:
     wide = {"INTEGER": "BIGINT", "FLOAT": "DOUBLE", "DECIMAL(10,2)": "DECIMAL(20,4)", "UINTEGER": "UBIGINT"}[narrow]
     before, after = ((Column("id", "BIGINT"), Column("v", kind)) for kind in (narrow, wide))
     rows: list[Row] = [{"id": 1, "v": 7}, {"id": 2, "v": None}]
@@ -414,7 +423,7 @@ def test_a_column_is_widened_within_the_flush_with_its_values(place: DeltaPlace,
     assert {row["id"]: row["v"] for batch in batches for row in batch.to_pylist()} == {1: 7, 3: 8}
 
 
-def test_times_of_day_and_coarse_timestamps_come_back(place: DeltaPlace) -> None:
+def test_times_of_day_and_coarse_timestamps_come_back(place: DeltaTest) -> None:
     columns = tuple(Column(name, kind) for name, kind in (("t", "TIME"), ("s", "TIMESTAMP_S"), ("m", "TIMESTAMP_MS")))
     row = {"t": datetime.time(1, 2, 3, 4), "s": datetime.datetime(1, 1, 1), "m": datetime.datetime(9999, 1, 1)}  # noqa: DTZ001
     destination = seeded(place, [row], replace(SEED, columns=columns, key=("t",)))
@@ -424,7 +433,7 @@ def test_times_of_day_and_coarse_timestamps_come_back(place: DeltaPlace) -> None
     assert (place.held() or [])[0]["t"] == 3_723_000_004
 
 
-def test_what_delta_cannot_keep_is_refused_by_name(place: DeltaPlace) -> None:
+def test_what_delta_cannot_keep_is_refused_by_name(place: DeltaTest) -> None:
     nanoseconds = (Column("id", "BIGINT"), Column("at", "TIMESTAMP_NS[]"))
     with pytest.raises(SchemaMismatch, match="'at' is TIMESTAMP_NS"):
         seeded(place, [], replace(SEED, columns=nanoseconds))
@@ -433,12 +442,12 @@ def test_what_delta_cannot_keep_is_refused_by_name(place: DeltaPlace) -> None:
     with pytest.raises(DestinationHalted, match="'at'"):
         place.open().seed(replace(SEED, columns=seconds), [far])
     with pytest.raises(ConfigError, match="percent"):
-        DeltaDestination(DeltaAddress("a%20b"))
+        DeltaPlace().columns(DeltaAddress("a%20b"))
     assert place.held() is None
 
 
 @pytest.mark.parametrize("odd", ["partitioned", "deletionVectors"])
-def test_a_table_of_a_form_that_is_not_written_is_refused_by_name(place: DeltaPlace, odd: str) -> None:
+def test_a_table_of_a_form_that_is_not_written_is_refused_by_name(place: DeltaTest, odd: str) -> None:
     rows = pa.table({"id": [9], "name": ["x"]})
     if odd == "partitioned":
         write_deltalake(place.path, rows, partition_by=["name"])
@@ -457,7 +466,7 @@ def test_a_table_of_a_form_that_is_not_written_is_refused_by_name(place: DeltaPl
 KILLS: Final = 4
 
 
-def _flush_for_ever(place: DeltaPlace) -> None:
+def _flush_for_ever(place: DeltaTest) -> None:
     destination = place.open()
     while True:
         standing = destination.standing()
@@ -467,7 +476,7 @@ def _flush_for_ever(place: DeltaPlace) -> None:
         flushed(destination, replace(FLUSH, expected=at, through=at + 1), changes)
 
 
-def test_a_process_killed_at_any_moment_leaves_rows_that_fit_the_position(place: DeltaPlace) -> None:
+def test_a_process_killed_at_any_moment_leaves_rows_that_fit_the_position(place: DeltaTest) -> None:
     """The contract suite kills between statements; here the moment may be inside of delta-rs."""
     seeded(place, named(1, 2, 3))
     draw = random.Random(1)

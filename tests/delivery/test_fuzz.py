@@ -85,7 +85,7 @@ def test_mutants_are_found_by_the_check_that_must_object() -> None:
 @pytest.mark.parametrize("rule", [cancelled_across_the_gap, routed_by_the_new_value])
 def test_mutants_of_the_rule_lose_sight_of_a_row_that_moves(rule: Rule) -> None:
     moved = NetChanges(pa.table({ROUTE_COLUMN: ["a"], "id": [1]}), pa.table({ROUTE_COLUMN: ["b"], "id": [1]}))
-    routes: Routes = {"a": (0,), "b": (1,)}
+    routes = Routes({"a": (0,), "b": (1,)})
     assert settle(moved, routes, ("id",)).staged.column(OP_COLUMN).to_pylist() == [Op.REMOVE, Op.INSERT]
     assert rule(moved, routes, ("id",)).staged.column(DESTINATION_COLUMN).to_pylist() == [1]
 

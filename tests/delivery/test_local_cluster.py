@@ -13,14 +13,14 @@ import psycopg
 from psycopg import sql
 
 from contract.destination_place import content
-from contract.postgres_destination import PostgresTable
 from delivery.job_driver import Jobs, Line, started
 from delivery.pipe import Site, make_sites
 from delivery.pipe_sources import LakeSource
+from delivery.task_pipelines import task_pipeline_of
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, JobMember, SeedGroup, SeedMode
-from trunkline.delivery.destinations.postgres_table import POSITIONS
-from trunkline.delivery.job.work import TaskPipeline
+from trunkline.delivery.config.addresses import PostgresAddress
+from trunkline.delivery.destinations.contract import MEMBERS
 
 MASTER = "local-cluster[2,1,1024]"
 SMALL_BYTES = 10_000
@@ -58,7 +58,7 @@ def test_a_killed_executor_costs_nothing_and_doubles_nothing(postgres: PostgresS
     jobs = Jobs(
         MASTER,
         {},
-        TaskPipeline(source.source, ("id",), "tenant", tuple(site.target for site in sites)),
+        task_pipeline_of(source.source, [site.target for site in sites]),
         SMALL_BYTES,
         (
             SeedGroup(1, after, SeedMode.SCAN, members(0)),
@@ -82,7 +82,7 @@ def test_a_killed_executor_costs_nothing_and_doubles_nothing(postgres: PostgresS
     assert (flushed.path, last.path, set(last.outcomes.values())) == ("small", "large", {"applied"})
     rows = source.rows(large)
     for site in (locked, *others):
-        wanted = [row for row in rows if row["tenant"] in site.target.values]
+        wanted = [row for row in rows if row["tenant"] in (site.target.values or ())]
         assert content(site.table.held()) == content(wanted), site.name
     before = [row for row in source.rows(after) if row["tenant"] == "acme"]
     arrived = [row for row in rows if row["tenant"] == "acme" and (row["item"] == "new" or row["id"] > 1000)]
@@ -95,9 +95,10 @@ def test_a_killed_executor_costs_nothing_and_doubles_nothing(postgres: PostgresS
 @contextmanager
 def lock_of(site: Site) -> Iterator[None]:
     """No process can move the position of this destination meanwhile."""
-    assert isinstance(site.table, PostgresTable)
-    record = sql.Identifier(site.table.address.schema, POSITIONS)
-    with psycopg.connect(site.table.address.dsn) as connection:
+    address = site.target.address
+    assert isinstance(address, PostgresAddress)
+    record = sql.Identifier(address.schema, MEMBERS)
+    with psycopg.connect(address.dsn) as connection:
         connection.execute(sql.SQL("SELECT * FROM {} FOR UPDATE").format(record))
         yield
 

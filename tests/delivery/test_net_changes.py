@@ -14,7 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.delivery.changes.net import Routes, Settled, less, settle, settle_append, settle_live, touched_keys
+from trunkline.delivery.changes.net import (
+    Routes,
+    Settled,
+    less,
+    settle,
+    settle_append,
+    settle_live,
+    touched_keys,
+    without_routes,
+)
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges, Op
 
 Row = tuple[Any, ...]  # route, key columns, note
@@ -30,9 +39,9 @@ VALUES: dict[pa.DataType, list[Any]] = {
 }
 ROUTE_VALUES = ["a", "b", "c", "unrouted", None]
 ROUTINGS: list[Routes] = [
-    {"a": (0,), "b": (1,), "c": (2,)},
-    {"a": (0, 1), "b": (1,), None: (2,)},  # one value for two destinations, and one destination for two values
-    {},
+    Routes({"a": (0,), "b": (1,), "c": (2,)}),
+    Routes({"a": (0, 1), "b": (1,), None: (2,)}),  # one value for two destinations, one destination for two values
+    Routes({}),
 ]
 
 
@@ -55,7 +64,7 @@ class Case:
 
     def places(self, row: Row) -> list[tuple[int, Row]]:
         """Where a row belongs: (destination, key)."""
-        return [(destination, row[1:-1]) for destination in self.routes.get(row[0], ())]
+        return [(destination, row[1:-1]) for destination in self.routes.of(row[0])]
 
     def held(self, rows: Sequence[Row]) -> Held:
         """Of rows that share a key, the one that sorts last; NULL sorts behind everything."""
@@ -104,7 +113,7 @@ def test_duplicates_and_unrouted_arrivals_are_counted_exactly(made: tuple[Case, 
     for (destination, _), count in all_places.items():
         extra[destination] += count - 1
     assert settled.duplicates == {destination: count for destination, count in extra.items() if count}
-    assert settled.unrouted == Counter(row[0] for row in arrived if row[0] not in case.routes)
+    assert settled.unrouted == Counter(row[0] for row in arrived if not case.routes.of(row[0]))
 
 
 @given(cases())
@@ -152,7 +161,7 @@ def test_with_policy_warn_each_touched_key_ends_with_the_last_live_row(
 
 
 def test_with_policy_warn_an_untouched_key_stays() -> None:
-    case = Case([pa.int64()], {"a": (0, 1), "b": (1,)})
+    case = Case([pa.int64()], Routes({"a": (0, 1), "b": (1,)}))
     net = case.net([("a", 1, "x")], [])
     live = case.table([("b", 1, "y")])  # looked up, because destination 1 takes both values
     assert set(_plain(touched_keys(net, case.key, case.routes))) == {("a", 1), ("b", 1)}
@@ -172,10 +181,31 @@ def test_mode_append_inserts_every_arrival_once(made: tuple[Case, list[Row], lis
     case, removed, arrived = made
     settled = settle_append(case.net(removed, arrived), case.routes)
     wanted = Counter(
-        (destination, Op.INSERT, row[1:-1], row[-1]) for row in arrived for destination in case.routes.get(row[0], ())
+        (destination, Op.INSERT, row[1:-1], row[-1]) for row in arrived for destination in case.routes.of(row[0])
     )
     assert Counter(case.staged(settled)) == wanted
-    assert settled.unrouted == Counter(row[0] for row in arrived if row[0] not in case.routes)
+    assert settled.unrouted == Counter(row[0] for row in arrived if not case.routes.of(row[0]))
+
+
+def test_a_destination_may_take_every_row_beside_others() -> None:
+    case = Case([pa.int64()], Routes({"a": (0,)}, (1,)))
+    net = case.net([("a", 1, "x"), (None, 2, "x")], [("b", 1, "y")])  # 1 moves away from a
+    settled = settle(net, case.routes, case.key)
+    assert case.staged(settled) == [
+        (0, Op.REMOVE, (1,), None),
+        (1, Op.REMOVE, (2,), None),
+        (1, Op.REPLACE, (1,), "y"),
+    ]
+    assert settled.unrouted == {}
+    assert case.routes.only({0}) == Routes({"a": (0,)})
+    assert case.routes.only({1}) == Routes({}, (1,))
+    plain = without_routes(net)
+    assert set(_plain(touched_keys(plain, case.key, case.routes))) == {(None, 1), (None, 2)}
+    live = without_routes(NetChanges(plain.removed, case.table([("a", 2, "z")]))).arrived
+    assert case.staged(settle_live(plain, live, Routes({}, (1,)), case.key)) == [
+        (1, Op.REMOVE, (1,), None),
+        (1, Op.REPLACE, (2,), "z"),
+    ]
 
 
 @given(cases())
@@ -197,7 +227,7 @@ def test_times_without_an_end_are_values_like_others(times: str) -> None:
     end = 2**63 - 1 if times == "infinity" else -(2**63) + 1
     ends = pa.array([end, end, 0], pa.timestamp("us"))
     rows = pa.table({ROUTE_COLUMN: ["a", "a", "a"], "k": ends, "note": ["x", "y", "z"]})
-    settled = settle(NetChanges(rows.select([ROUTE_COLUMN, "k"]).slice(2), rows), {"a": (0,)}, ("k",))
+    settled = settle(NetChanges(rows.select([ROUTE_COLUMN, "k"]).slice(2), rows), Routes({"a": (0,)}), ("k",))
     assert settled.staged.column("note").to_pylist() == ["y", "z"] or settled.staged.column("note").to_pylist() == [
         "z",
         "y",

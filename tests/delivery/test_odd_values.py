@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from contract.destination_place import content
 from delivery.running_pipeline import Business
+from delivery.task_pipelines import opened_rows
 from postgres_server import PostgresServer
 from trunkline.delivery.config import DestinationConfig, DiscoverConfig, Pipeline
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.config.discovery import from_template
-from trunkline.delivery.destinations.factory import open_destination
 
 ODD: Final = (
     "plain", "x'y", "x''y", 'q"r', "back\\slash", "\\", "new\nline", "carriage\r", "tab\t", "%s %(a)s", ":name", "$1",
@@ -55,12 +55,8 @@ def discovering(business: Business, address: Address, key: tuple[str, ...], stor
 
 def held(pipeline: Pipeline, tenant: str) -> list[dict[str, Any]]:
     assert pipeline.discover is not None
-    destination = open_destination(from_template(pipeline.discover, tenant).address)
-    try:
-        _, batches = destination.rows()
+    with opened_rows(from_template(pipeline.discover, tenant).address) as (_, batches):
         return [row for batch in batches for row in batch.to_pylist()]
-    finally:
-        destination.close()
 
 
 def assert_delivered(business: Business, pipeline: Pipeline, tenants: tuple[str, ...]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from contract.destination_place import content
 from delivery.running_pipeline import Business
+from delivery.task_pipelines import opened_rows
 from postgres_server import PostgresServer
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import deal
 
 TABLES: Final = 24
@@ -61,8 +60,7 @@ def assert_equal(business: Business, pipeline: Pipeline, version: int) -> None:
 
 
 def held(destination: DestinationConfig) -> list[dict[str, Any]]:
-    with closing(open_destination(destination.address)) as opened:
-        _, batches = opened.rows()
+    with opened_rows(destination.address) as (_, batches):
         return [row for batch in batches for row in batch.to_pylist()]
 
 

@@ -27,7 +27,7 @@ Event = tuple[ChangeKind, str | None, int | None, bytes | None, str]  # kind, ro
 Row = tuple[str | None, int | None, bytes | None]  # routing value and key
 Place = tuple[int, tuple[int | None, bytes | None]]  # destination and key
 
-ROUTES: Routes = {"a": (0,), "b": (1, 2), None: (2,)}
+ROUTES = Routes({"a": (0,), "b": (1, 2), None: (2,)})
 KEY = ("k", "part")
 REMOVALS = (ChangeKind.DELETE, ChangeKind.UPDATE_PREIMAGE)
 events = st.lists(
@@ -81,7 +81,7 @@ def by_row(made: Sequence[Event]) -> dict[Row, list[Event]]:
 
 
 def places(row: Row) -> list[Place]:
-    return [(destination, row[1:]) for destination in ROUTES.get(row[0], ())]
+    return [(destination, row[1:]) for destination in ROUTES.of(row[0])]
 
 
 def expected_arrivals(made: Sequence[Event]) -> Counter[Row]:
@@ -149,7 +149,7 @@ def test_second_inserts_and_unrouted_rows_are_counted_exactly(made: list[Event])
     assert found.duplicates == {destination: count for destination, count in twice.items() if count}
     lost = Counter[str | None]()
     for row, count in arrivals.items():
-        lost[row[0]] += count if row[0] not in ROUTES else 0
+        lost[row[0]] += count if not ROUTES.of(row[0]) else 0
     assert found.unrouted == {route: count for route, count in lost.items() if count}
 
 

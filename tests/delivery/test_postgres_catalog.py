@@ -24,8 +24,8 @@ from trunkline.delivery.capture.postgres.pgoutput import Insert, Relation, parse
 from trunkline.delivery.capture.postgres.replication import ReplicationConnection
 from trunkline.delivery.capture.postgres.shape_changes import Changed, Recapture, Same, judged
 from trunkline.delivery.capture.postgres.snapshots import SESSION
-from trunkline.delivery.capture.table_patterns import TablePatterns
 from trunkline.delivery.changes.schemas import Identity, SchemaChange, check_schema, defaults_in
+from trunkline.delivery.config.table_patterns import TablePatterns
 
 NUMBERS = itertools.count()
 

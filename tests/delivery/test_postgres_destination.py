@@ -14,16 +14,16 @@ import pytest
 from msgspec.structs import replace
 from psycopg.conninfo import make_conninfo
 
-from contract.destination_place import Change, Row, plain, staged
+from contract.destination_place import Change, OneTable, Plan, Row, Table, plain, staged
 from contract.destination_steps import steps
-from contract.postgres_destination import PostgresKind, PostgresTable, WatchedDestination
+from contract.postgres_destination import PostgresKind, PostgresSite
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import PostgresAddress
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
-from trunkline.delivery.destinations.postgres import PostgresDestination
+from trunkline.delivery.destinations.contract import Applied, MemberWrite, Standing
+from trunkline.delivery.destinations.postgres_place import PostgresPlace
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -35,58 +35,71 @@ from trunkline.errors import (
 )
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("note", "VARCHAR"))
-SEED: Final = Seed(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",))
+SEED: Final = Plan(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",), seeds=True)
 AGAIN: Final = replace(SEED, expected=10)  # a reseed request
-FLUSH: Final = Flush(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
+FLUSH: Final = Plan(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
 SEEDED: Final[list[Row]] = [{"id": n, "note": "old"} for n in (1, 2, 3)]
 CHANGES: Final[list[Change]] = [(Op.REPLACE, {"id": 1, "note": "new"}), (Op.INSERT, {"id": 4, "note": "new"})]
 
 
 @pytest.fixture
-def table(postgres: PostgresServer, tmp_path: Any) -> PostgresTable:
+def site(postgres: PostgresServer, tmp_path: Any) -> PostgresSite:
     return PostgresKind().make(tmp_path, lambda: postgres)
 
 
 @pytest.fixture
-def destination(table: PostgresTable) -> Iterator[PostgresDestination]:
+def table(site: PostgresSite) -> Table:
+    return Table(site)
+
+
+@pytest.fixture
+def destination(table: Table) -> Iterator[OneTable]:
     opened = table.open()
     yield opened
     opened.close()
 
 
-def seed(destination: PostgresDestination, rows: list[Row] | None = None, how: Seed = SEED) -> Applied:
+def seed(destination: OneTable, rows: list[Row] | None = None, how: Plan = SEED) -> Applied:
     return destination.seed(how, plain(how.columns, SEEDED if rows is None else rows))
 
 
-def flush(destination: PostgresDestination, changes: list[Change], how: Flush = FLUSH) -> Applied:
+def flush(destination: OneTable, changes: list[Change], how: Plan = FLUSH) -> Applied:
     return destination.flush(how, staged(how.columns, how.key, changes))
 
 
-def run(table: PostgresTable, statement: str) -> list[Any]:
-    """A statement of another client; ``{t}`` is the table."""
-    name = f'{table.address.schema}."{table.address.table}"'
-    with psycopg.connect(table.address.dsn) as connection:
-        cursor = connection.execute(statement.replace("{t}", name).replace("{s}", table.address.schema).encode())
+def run(site: PostgresSite, statement: str) -> list[Any]:
+    """A statement of another client; ``{t}`` is the table, ``{s}`` its schema."""
+    with psycopg.connect(site.dsn) as connection:
+        cursor = connection.execute(statement.replace("{t}", site.named("orders")).replace("{s}", site.home).encode())
         return cursor.fetchall() if cursor.description else []
 
 
-def notes(table: PostgresTable) -> dict[int, str]:
+def opened(address: PostgresAddress, session: PostgresSession | None = None) -> OneTable:
+    """The table ``orders`` over another way to the database."""
+    return OneTable(Table(PostgresSite(address.dsn, address.schema)), PostgresPlace(address, session))
+
+
+def notes(table: Table) -> dict[int, str]:
     return {row["id"]: row["note"] for row in table.held() or []}
 
 
 # -------------------------------------------------------------------------------------------------------- names, chunks
 
 
-def test_names_that_postgres_would_cut_off_are_refused(table: PostgresTable, destination: PostgresDestination) -> None:
+def test_names_that_postgres_would_cut_off_are_refused(site: PostgresSite, destination: OneTable) -> None:
+    for name in ("x" * 64, "_trunkline_positions", "_Trunkline"):
+        step = replace(SEED.table(site, "orders"), address=PostgresAddress(site.dsn, name, site.home))
+        member = SEED.member(site, "shop/acme", [step])
+        [error] = destination.place.apply([MemberWrite(member, {})]).values()
+        assert isinstance(error, ConfigError)
+        assert name in str(error)
+    assert site.trace() == []
     columns = (Column("id", "BIGINT"), Column("é" * 32, "BIGINT"))
     with pytest.raises(SchemaMismatch, match="63 bytes"):
         destination.seed(replace(SEED, columns=columns), [])
-    for name in ("x" * 64, "_trunkline_positions", "_Trunkline"):
-        with pytest.raises(ConfigError, match=name):
-            PostgresDestination(replace(table.address, table=name))
 
 
-def test_names_may_hold_any_character(destination: PostgresDestination) -> None:
+def test_names_may_hold_any_character(destination: OneTable) -> None:
     columns = (Column('k"1 %s', "DECIMAL(9,2)"), Column("k'2 {} %", "BIGINT"), Column("SELECT", "VARCHAR"))
     key = ('k"1 %s', "k'2 {} %")
     rows: list[Row] = [{'k"1 %s': None, "k'2 {} %": n, "SELECT": "x"} for n in range(3)]
@@ -97,9 +110,7 @@ def test_names_may_hold_any_character(destination: PostgresDestination) -> None:
 
 
 @pytest.mark.parametrize("policy", ["halt", "warn"])
-def test_rows_in_many_chunks_end_as_in_one(
-    destination: PostgresDestination, monkeypatch: pytest.MonkeyPatch, policy: Any
-) -> None:
+def test_rows_in_many_chunks_end_as_in_one(destination: OneTable, monkeypatch: pytest.MonkeyPatch, policy: Any) -> None:
     monkeypatch.setattr("trunkline.delivery.destinations.postgres_copy.CHUNK_ROWS", 3)
     columns = (Column("a", "INTEGER"), Column("b", "VARCHAR"), Column("v", "BIGINT"))
     key = ("a", "b")
@@ -116,18 +127,18 @@ def test_rows_in_many_chunks_end_as_in_one(
             model.pop((a, b), None)
             if op is not Op.REMOVE:
                 model[a, b] = version
-        how = Flush(version, version + 1, 1, SEED.source, columns, key, duplicates=policy)
+        how = Plan(version + 1, 1, SEED.source, columns, key, version, duplicates=policy)
         applied = flush(destination, changes, how)
         assert (applied.duplicates, applied.missing) == (0, 0)
         _, batches = destination.rows()
         assert {(row["a"], row["b"]): row["v"] for each in batches for row in each.to_pylist()} == model
 
 
-def test_keys_with_nulls_are_found_by_the_index(table: PostgresTable, destination: PostgresDestination) -> None:
+def test_keys_with_nulls_are_found_by_the_index(site: PostgresSite, destination: OneTable) -> None:
     columns = (Column("a", "BIGINT"), Column("b", "BIGINT"))
     rows: list[Row] = [{"a": n, "b": None if n % 2 else n} for n in range(20_000)]
     seed(destination, rows, replace(SEED, columns=columns, key=("a", "b")))
-    run(table, "ANALYZE {t}")
+    run(site, "ANALYZE {t}")
     began = time.monotonic()
     changes: list[Change] = [(Op.REMOVE, row) for row in rows[:6000]]
     assert flush(destination, changes, replace(FLUSH, columns=columns, key=("a", "b"))).removed == 6000
@@ -139,7 +150,7 @@ def test_keys_with_nulls_are_found_by_the_index(table: PostgresTable, destinatio
 
 @pytest.mark.parametrize("widened", [False, True], ids=["same columns", "other columns"])
 def test_readers_never_see_half_a_seed_and_never_wait_for_its_rows(
-    table: PostgresTable, destination: PostgresDestination, widened: bool
+    table: Table, destination: OneTable, widened: bool
 ) -> None:
     columns = (*ORDERS, Column("more", "INTEGER")) if widened else ORDERS
     seed(destination)
@@ -150,27 +161,25 @@ def test_readers_never_see_half_a_seed_and_never_wait_for_its_rows(
             yield from plain(columns, [{"id": 100 + n, "note": "new"}])
             seen.append(notes(table))
 
-    destination.seed(replace(SEED, columns=columns, expected=10, through=30), rows())
+    destination.seed(replace(SEED, columns=columns, expected=10, through=30), rows)
     assert seen == [{1: "old", 2: "old", 3: "old"}] * 3
     assert notes(table) == {100: "new", 101: "new", 102: "new"}
 
 
-def test_views_and_grants_outlive_a_seed_that_keeps_the_columns(
-    table: PostgresTable, destination: PostgresDestination
-) -> None:
+def test_views_and_grants_outlive_a_seed_that_keeps_the_columns(site: PostgresSite, destination: OneTable) -> None:
     seed(destination)
-    run(table, "CREATE VIEW {s}.seen AS SELECT id FROM {t}")
-    run(table, "DROP ROLE IF EXISTS reader; CREATE ROLE reader; GRANT SELECT ON {t} TO reader")
+    run(site, "CREATE VIEW {s}.seen AS SELECT id FROM {t}")
+    run(site, "DROP ROLE IF EXISTS reader; CREATE ROLE reader; GRANT SELECT ON {t} TO reader")
     assert seed(destination, [{"id": 7, "note": "new"}], replace(SEED, expected=10, through=30)).removed == 3
-    assert run(table, "SELECT id FROM {s}.seen") == [(7,)]
-    assert run(table, "SELECT has_table_privilege('reader', '{t}', 'SELECT')") == [(True,)]
+    assert run(site, "SELECT id FROM {s}.seen") == [(7,)]
+    assert run(site, "SELECT has_table_privilege('reader', '{t}', 'SELECT')") == [(True,)]
     with pytest.raises(DestinationHalted, match="seen"):  # a view holds the old columns
         destination.seed(replace(SEED, expected=30, through=40, columns=(*ORDERS, Column("more", "INTEGER"))), [])
     assert destination.standing() == Standing(30, 1, "lake/orders")
-    run(table, "DROP OWNED BY reader; DROP ROLE reader")
+    run(site, "DROP OWNED BY reader; DROP ROLE reader")
 
 
-def test_a_seed_for_another_mode_or_key_makes_the_index_that_it_needs(destination: PostgresDestination) -> None:
+def test_a_seed_for_another_mode_or_key_makes_the_index_that_it_needs(destination: OneTable) -> None:
     columns = (Column("id", "BIGINT"), Column("note", "VARCHAR"))
     seed(destination)
     with pytest.raises(SchemaMismatch, match=r"unique index on the key \(note\)"):
@@ -188,83 +197,81 @@ def test_a_seed_for_another_mode_or_key_makes_the_index_that_it_needs(destinatio
 
 
 def test_a_table_that_another_writer_changed_is_refused_with_its_difference(
-    table: PostgresTable, destination: PostgresDestination
+    site: PostgresSite, destination: OneTable
 ) -> None:
     for statement, named in {
         "ALTER TABLE {t} ALTER COLUMN note TYPE varchar(10)": "note",
         "ALTER TABLE {t} DROP COLUMN id": "unique index",
         "ALTER TABLE {t} ADD COLUMN extra integer": "extra",
         "DO $$ BEGIN EXECUTE (SELECT 'DROP INDEX {s}.\"' || indexname || '\"' FROM pg_indexes "
-        "WHERE schemaname = '{s}' AND tablename <> '_trunkline_positions'); END $$": "unique index",
+        "WHERE schemaname = '{s}' AND tablename <> '_trunkline_members'); END $$": "unique index",
     }.items():
         seed(destination)
-        run(table, statement)
+        run(site, statement)
         with pytest.raises(SchemaMismatch, match=named):
             flush(destination, CHANGES)
-        run(table, "DROP TABLE {t}")
+        run(site, "DROP TABLE {t}")
 
 
 def test_a_view_follows_a_renamed_column_and_keeps_another_from_being_dropped(
-    table: PostgresTable, destination: PostgresDestination
+    site: PostgresSite, destination: OneTable
 ) -> None:
     seed(destination)
-    run(table, "CREATE VIEW {s}.notes AS SELECT note FROM {t}")
+    run(site, "CREATE VIEW {s}.notes AS SELECT note FROM {t}")
     dropped = steps(ORDERS, {ORDERS[0]: "id"})
     with pytest.raises(DestinationHalted, match=r"view .*notes depends on column note"):
         flush(destination, [], replace(FLUSH, columns=dropped.after, steps=dropped))
     assert destination.columns() == ORDERS
     renamed = steps(ORDERS, {ORDERS[0]: "id", Column("text", "VARCHAR"): "note"})
     flush(destination, [], replace(FLUSH, columns=renamed.after, steps=renamed))
-    assert run(table, "SELECT count(note) FROM {s}.notes") == [(3,)]
+    assert run(site, "SELECT count(note) FROM {s}.notes") == [(3,)]
 
 
-def test_a_dropped_table_has_no_position(table: PostgresTable, destination: PostgresDestination) -> None:
+def test_a_dropped_table_has_no_position(site: PostgresSite, destination: OneTable) -> None:
     seed(destination)
-    run(table, "DROP TABLE {t}")
-    assert destination.standing() is None
+    run(site, "DROP TABLE {t}")
+    assert destination.standing() == Standing(0, 1, "lake/orders")
     assert destination.columns() is None
     with pytest.raises(PositionMoved) as moved:
         flush(destination, CHANGES)
     assert moved.value.position == 0
     inserts: list[Change] = [(Op.INSERT, row) for row in SEEDED]
     assert flush(destination, inserts, replace(FLUSH, expected=0, through=15)) == Applied(15, written=3)
-    run(table, "DROP TABLE {t}")
+    run(site, "DROP TABLE {t}")
     assert seed(destination) == Applied(10, written=3)
-    run(table, "DROP TABLE {s}._trunkline_positions")
-    with pytest.raises(Unreachable, match="was dropped"):
-        destination.standing()
+    run(site, "DROP TABLE {s}._trunkline_members")
+    with pytest.raises(DestinationHalted, match="replace_existing"):
+        flush(destination, inserts, replace(FLUSH, expected=0, through=15))
     assert destination.standing() is None
 
 
-def test_rows_that_violate_another_constraint_are_not_duplicates(
-    table: PostgresTable, destination: PostgresDestination
-) -> None:
+def test_rows_that_violate_another_constraint_are_not_duplicates(site: PostgresSite, destination: OneTable) -> None:
     seed(destination, [])
-    run(table, "ALTER TABLE {t} ADD CONSTRAINT theirs UNIQUE (note)")
+    run(site, "ALTER TABLE {t} ADD CONSTRAINT theirs UNIQUE (note)")
     inserts: list[Change] = [(Op.INSERT, {"id": n, "note": "same"}) for n in (1, 2)]
     with pytest.raises(DestinationHalted, match="theirs") as refused:
         flush(destination, inserts)
     assert not isinstance(refused.value, DuplicateKey)
-    run(table, "ALTER TABLE {t} DROP CONSTRAINT theirs")
-    run(table, "ALTER TABLE {t} ADD CONSTRAINT late UNIQUE (note) DEFERRABLE INITIALLY DEFERRED")
+    run(site, "ALTER TABLE {t} DROP CONSTRAINT theirs")
+    run(site, "ALTER TABLE {t} ADD CONSTRAINT late UNIQUE (note) DEFERRABLE INITIALLY DEFERRED")
     with pytest.raises(DestinationHalted, match="late"):  # the server refuses the COMMIT itself: nothing happened
         flush(destination, inserts)
     assert destination.standing() == Standing(10, 1, "lake/orders")
-    assert table.held() == []
+    assert site.held("orders") == []
 
 
-def test_a_view_cannot_be_a_destination(table: PostgresTable, destination: PostgresDestination) -> None:
-    run(table, "CREATE VIEW {t} AS SELECT 1::bigint AS id")
+def test_a_view_cannot_be_a_destination(site: PostgresSite, destination: OneTable) -> None:
+    run(site, "CREATE VIEW {t} AS SELECT 1::bigint AS id")
     with pytest.raises(DestinationHalted, match="plain table"):
         seed(destination, how=replace(SEED, replace_existing=True))
 
 
-def test_a_locked_table_is_retried(table: PostgresTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_table_is_retried(site: PostgresSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trunkline.delivery.backends.postgres_session.SETTINGS", "SET lock_timeout = 100")
-    destination = table.open()
+    destination = Table(site).open()
     seed(destination)
-    with psycopg.connect(table.address.dsn) as other:
-        other.execute(f'LOCK TABLE {table.address.schema}."{table.address.table}" IN EXCLUSIVE MODE'.encode())
+    with psycopg.connect(site.dsn) as other:
+        other.execute(f"LOCK TABLE {site.named('orders')} IN EXCLUSIVE MODE".encode())
         with pytest.raises(Unreachable, match="lock timeout"):
             flush(destination, CHANGES)
     assert flush(destination, CHANGES).written == 2
@@ -274,14 +281,14 @@ def test_a_locked_table_is_retried(table: PostgresTable, monkeypatch: pytest.Mon
 # ---------------------------------------------------------------------------------------------------- a server in need
 
 
-def at_statement(table: PostgresTable, beginning: str, act: Callable[[], None]) -> PostgresDestination:
+def at_statement(table: Table, beginning: str, act: Callable[[], None]) -> OneTable:
     """A destination that does something just before it sends a statement."""
 
     def watch(statement: str) -> None:
         if statement.startswith(beginning):
             act()
 
-    return WatchedDestination(table.address, watch)
+    return table.open(watch)
 
 
 @pytest.fixture
@@ -291,12 +298,12 @@ def own_server() -> Iterator[PostgresServer]:
 
 
 def test_the_error_for_a_server_that_dies_states_what_is_known(own_server: PostgresServer, tmp_path: Any) -> None:
-    table = PostgresKind().make(tmp_path, lambda: own_server)
+    table = Table(PostgresKind().make(tmp_path, lambda: own_server))
     destination = table.open()
     seed(destination)
     for statement, error in {"BEGIN": Unreachable, "COPY": Unreachable, "COMMIT": OutcomeUnknown}.items():
         killer = at_statement(table, statement, own_server.kill)
-        with pytest.raises(error, match="orders"):
+        with pytest.raises(error, match="shop/acme"):
             flush(killer, CHANGES)
         killer.close()
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
@@ -314,9 +321,9 @@ def test_the_connection_to_a_silent_server_is_closed(own_server: PostgresServer,
         def _connected(self, wait_ms: int) -> Any:
             return super()._connected(300)
 
-    table = PostgresKind().make(tmp_path, lambda: own_server)
-    session = HastySession(table.address.dsn)
-    destination = PostgresDestination(table.address, session)
+    site = PostgresKind().make(tmp_path, lambda: own_server)
+    session = HastySession(site.dsn)
+    destination = opened(site.address("orders"), session)
     seed(destination)
     own_server.pause()
     try:
@@ -337,47 +344,43 @@ def test_the_connection_to_a_silent_server_is_closed(own_server: PostgresServer,
     ],
     ids=["database", "password", "user"],
 )
-def test_a_wrong_address_halts_the_destination(table: PostgresTable, change: dict[str, str], named: str) -> None:
-    run(table, "DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN PASSWORD 'right'")
-    dsn = make_conninfo(table.address.dsn, **change)
-    destination = PostgresDestination(replace(table.address, dsn=dsn))
+def test_a_wrong_address_halts_the_destination(site: PostgresSite, change: dict[str, str], named: str) -> None:
+    run(site, "DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN PASSWORD 'right'")
+    destination = opened(replace(site.address("orders"), dsn=make_conninfo(site.dsn, **change)))
     with pytest.raises(DestinationHalted, match=named) as refused:
         destination.standing()
     assert "hunter2" not in str(refused.value)
     destination.close()
 
 
-def test_a_schema_or_a_right_that_is_missing_halts_the_destination(table: PostgresTable) -> None:
-    destination = PostgresDestination(replace(table.address, schema="nowhere"))
+def test_a_schema_or_a_right_that_is_missing_halts_the_destination(site: PostgresSite) -> None:
+    destination = opened(replace(site.address("orders"), schema="nowhere"))
     assert destination.standing() is None
     with pytest.raises(DestinationHalted, match="nowhere"):
         seed(destination)
     destination.close()
-    run(table, "DROP ROLE IF EXISTS weak; CREATE ROLE weak LOGIN PASSWORD 'weak'")
-    weak = PostgresDestination(
-        replace(table.address, dsn=make_conninfo(table.address.dsn, user="weak", password="weak"))
-    )
+    run(site, "DROP ROLE IF EXISTS weak; CREATE ROLE weak LOGIN PASSWORD 'weak'")
+    weak = opened(replace(site.address("orders"), dsn=make_conninfo(site.dsn, user="weak", password="weak")))
     with pytest.raises(DestinationHalted, match=r"permission denied.*grant"):
         seed(weak)
     weak.close()
 
 
 def test_the_password_comes_from_the_environment(
-    postgres: PostgresServer, table: PostgresTable, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, site: PostgresSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(table, "DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN PASSWORD 'secret'; GRANT ALL ON SCHEMA {s} TO clerk")
-    address = PostgresAddress(postgres.dsn(user="clerk"), "orders", table.address.schema, "CLERK_PASSWORD")
-    destination = PostgresDestination(address)
+    run(site, "DROP ROLE IF EXISTS clerk; CREATE ROLE clerk LOGIN PASSWORD 'secret'; GRANT ALL ON SCHEMA {s} TO clerk")
+    destination = opened(PostgresAddress(postgres.dsn(user="clerk"), "orders", site.home, "CLERK_PASSWORD"))
     with pytest.raises(ConfigError, match="CLERK_PASSWORD"):
         destination.standing()
     monkeypatch.setenv("CLERK_PASSWORD", "secret")
     assert seed(destination).written == 3
     destination.close()
-    run(table, "DROP OWNED BY clerk; DROP ROLE clerk")
+    run(site, "DROP OWNED BY clerk; DROP ROLE clerk")
 
 
-def test_a_dsn_that_cannot_be_read_is_refused(table: PostgresTable) -> None:
-    destination = PostgresDestination(replace(table.address, dsn="host=db prot=5432"))
+def test_a_dsn_that_cannot_be_read_is_refused(site: PostgresSite) -> None:
+    destination = opened(replace(site.address("orders"), dsn="host=db prot=5432"))
     with pytest.raises(ConfigError, match="prot"):
         destination.standing()
 
@@ -385,29 +388,29 @@ def test_a_dsn_that_cannot_be_read_is_refused(table: PostgresTable) -> None:
 # ------------------------------------------------------------------------------------------------------------- sharing
 
 
-def test_destinations_of_one_database_share_a_connection(table: PostgresTable) -> None:
-    many = [PostgresDestination(replace(table.address, table=f"t{n}")) for n in range(20)]
-    before = _connections(table)
+def test_destinations_of_one_database_share_a_connection(site: PostgresSite) -> None:
+    many = [Table(site, f"t{n}", f"shop/m{n}").open() for n in range(20)]
+    before = _connections(site)
     for destination in many:
         seed(destination)
-    assert _connections(table) <= before + 1  # fewer if one of an earlier test has ended meanwhile
+    assert _connections(site) <= before + 1  # fewer if one of an earlier test has ended meanwhile
     for destination in many[1:]:
         destination.close()
     assert flush(many[0], CHANGES).written == 2
     many[0].close()
     many[0].close()  # twice is as good as once
     deadline = time.monotonic() + 10
-    while _connections(table) > before:
+    while _connections(site) > before:
         assert time.monotonic() < deadline, "the connection stays"
     assert many[0].standing() == Standing(20, 1, "lake/orders")  # and it may be used again
     many[0].close()
 
 
-def test_threads_may_flush_destinations_of_one_database(table: PostgresTable) -> None:
-    many = [PostgresDestination(replace(table.address, table=f"t{n}")) for n in range(4)]
+def test_threads_may_flush_destinations_of_one_database(site: PostgresSite) -> None:
+    many = [Table(site, f"t{n}", f"shop/m{n}").open() for n in range(4)]
     failed: list[BaseException] = []
 
-    def work(destination: PostgresDestination) -> None:
+    def work(destination: OneTable) -> None:
         try:
             seed(destination)
             for n in range(5):
@@ -427,6 +430,6 @@ def test_threads_may_flush_destinations_of_one_database(table: PostgresTable) ->
         destination.close()
 
 
-def _connections(table: PostgresTable) -> int:
-    [(count,)] = run(table, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+def _connections(site: PostgresSite) -> int:
+    [(count,)] = run(site, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
     return int(count)

@@ -10,29 +10,28 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Row, plain, staged
-from contract.postgres_destination import PostgresKind, PostgresTable
+from contract.destination_place import Change, OneTable, Plan, Row, Table, plain, staged
+from contract.postgres_destination import PostgresKind
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.rows import Op
-from trunkline.delivery.destinations.contract import Flush, Seed, Standing
-from trunkline.delivery.destinations.postgres import PostgresDestination
+from trunkline.delivery.destinations.contract import Standing
 from trunkline.errors import DestinationHalted, SchemaMismatch
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("note", "VARCHAR"))
-SEED: Final = Seed(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",))
-FLUSH: Final = Flush(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
+SEED: Final = Plan(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",), seeds=True)
+FLUSH: Final = Plan(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
 SEEDED: Final[list[Row]] = [{"id": 1, "note": "old"}]
 
 
 @pytest.fixture
-def table(postgres: PostgresServer, tmp_path: Path) -> PostgresTable:
-    return PostgresKind().make(tmp_path, lambda: postgres)
+def table(postgres: PostgresServer, tmp_path: Path) -> Table:
+    return Table(PostgresKind().make(tmp_path, lambda: postgres))
 
 
 @pytest.fixture
-def destination(table: PostgresTable) -> Iterator[PostgresDestination]:
+def destination(table: Table) -> Iterator[OneTable]:
     opened = table.open()
     yield opened
     opened.close()
@@ -72,7 +71,7 @@ def _texts(values: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("type_name", EXTREMES)
-def test_extreme_values_come_back_as_they_went_in(destination: PostgresDestination, type_name: str) -> None:
+def test_extreme_values_come_back_as_they_went_in(destination: OneTable, type_name: str) -> None:
     columns = (Column("id", "BIGINT"), Column("v", type_name))
     duck = new_duckdb()
     rows = " UNION ALL ".join(
@@ -102,7 +101,7 @@ def test_extreme_values_come_back_as_they_went_in(destination: PostgresDestinati
     ],
 )
 def test_a_value_that_cannot_be_held_is_refused_by_its_column(
-    table: PostgresTable, destination: PostgresDestination, type_name: str, value: object, why: str
+    table: Table, destination: OneTable, type_name: str, value: object, why: str
 ) -> None:
     columns = (*ORDERS, Column("odd one", type_name))
     destination.seed(SEED, plain(ORDERS, SEEDED))
@@ -122,7 +121,7 @@ def test_a_value_that_cannot_be_held_is_refused_by_its_column(
 
 
 @pytest.mark.parametrize("type_name", ["DECIMAL(5,2)[]", "UBIGINT[]", "INTEGER[][]"])
-def test_a_type_that_cannot_be_held_is_refused_by_its_column(destination: PostgresDestination, type_name: str) -> None:
+def test_a_type_that_cannot_be_held_is_refused_by_its_column(destination: OneTable, type_name: str) -> None:
     columns = (*ORDERS, Column("odd", type_name))
     with pytest.raises(SchemaMismatch, match="'odd'"):
         destination.seed(replace(SEED, columns=columns), [])
@@ -145,7 +144,7 @@ def test_a_type_that_cannot_be_held_is_refused_by_its_column(destination: Postgr
 )
 @pytest.mark.parametrize("with_null", [False, True])
 def test_keys_of_whole_numbers_are_found(
-    table: PostgresTable, destination: PostgresDestination, type_name: str, values: list[int | None], with_null: bool
+    table: Table, destination: OneTable, type_name: str, values: list[int | None], with_null: bool
 ) -> None:
     columns = (Column("k", type_name), Column("n", "SMALLINT"))
     keys = [*values, None] if with_null else values

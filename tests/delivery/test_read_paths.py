@@ -20,6 +20,7 @@ from trunkline.core.delivery_messages import FlushGroup
 from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.job.results import ReadPath
 from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames
 
 RESULT_BYTES_MAX = 128 * 1024  # that all tasks of a job together may answer; a result takes a kilobyte or two
@@ -121,7 +122,9 @@ def test_the_catalogs_bytes_choose_the_path_and_both_read_inlined_and_deleted_ro
     plan = shop.table.source.plan(window)
     assert (len(plan.files), len(plan.deletes), len(plan.inlined_dead)) == (2, 1, 1)
     assert plan.size_bytes == shop.table.source.survey(window).backlog.size_bytes > 0
-    frames = LakeWindowFrames(spark, shop.table.source, plan, shop.work.request(shop.table.source.columns(through)))
+    frames = LakeWindowFrames(
+        spark, shop.table.source, plan, ReadRequest(shop.table.source.columns(through), ("id",), "tenant")
+    )
     assert frames.native
     assert "FileScan parquet" in frames.arrived()._jdf.queryExecution().executedPlan().toString()
     thresholds: dict[ReadPath, int] = {"small": plan.size_bytes, "large": plan.size_bytes - 1}

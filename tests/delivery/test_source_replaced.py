@@ -238,7 +238,7 @@ def test_a_recreated_log_is_not_the_history_that_was_delivered(tmp_path: Path) -
                 direct.seed()
             version = direct.work.source.state(0)
             note = Note("acme", version.version, found[0].mark if found else version.mark)
-            found += read_standings(direct.work, ["acme"], {"acme": note})
+            found += read_standings(direct.work, ["acme"], {"acme": note}, [""])
     first, second = found
     assert (first.outcome, first.note_holds, first.mark) == (Outcome.STANDS, True, note.mark)
     assert (second.outcome, second.position, second.mark) == (Outcome.STRAYED, first.position, first.mark)

@@ -107,7 +107,8 @@ def test_an_unreachable_master_is_reported_in_one_line_by_every_command_that_nee
     file.write_text(file.read_text().replace("master: local[*]", f"master: {AWAY}"))
     capsys.readouterr()
     assert main(["deliver", "validate", str(file)]) == 1
-    assert capsys.readouterr().out == f"spark.master: {NOT_THERE}\n1 problem in {file}\n"
+    line = next(number for number, text in enumerate(file.read_text().splitlines(), start=1) if AWAY in text)
+    assert capsys.readouterr().out == f"{file}:{line}: spark.master: {NOT_THERE}\n1 problem in {file}\n"
     for action in (["run", str(file), "--once"], ["verify", str(file)]):
         assert main(["deliver", *action]) == UNREACHABLE
         assert capsys.readouterr().err.splitlines()[-1] == f"trunkline: {NOT_THERE}"

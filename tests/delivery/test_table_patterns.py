@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.delivery.capture.table_patterns import TablePatterns, exact_name
+from trunkline.delivery.config.table_patterns import Selection, TablePatterns, exact_name
 from trunkline.errors import ConfigError
 
 pytestmark = pytest.mark.fast
@@ -63,3 +63,33 @@ def test_a_quoted_name_matches_itself_and_nothing_else(name: str, other: str) ->
     assert patterns.matches(name, name)
     assert patterns.matches(name, other) == (name == other)
     assert exact_name(f"{quoted}.{quoted}") == (name, name)
+
+
+SELECTION = Selection(("public.orders", "public.*", "!*.tmp_*", "lines", '"Odd"."a.b"'), "shop")
+
+
+def test_the_first_pattern_of_a_selection_counts_and_what_is_left_out_always_is() -> None:
+    tables = {
+        "public.orders": 0,
+        "public.customers": 1,
+        "public.tmp_1": None,
+        "shop.lines": 3,
+        "public.lines": 1,
+        "shop.orders": None,
+        "Odd.a.b": 4,
+        "public._Trunkline_members": None,
+    }
+    assert {table: SELECTION.entry(table) for table in tables} == tables
+    assert SELECTION.matches("shop", "lines")
+    assert not SELECTION.matches("shop", "other")
+
+
+def test_a_selection_knows_the_tables_that_must_exist_and_the_schemas_that_it_reaches() -> None:
+    assert SELECTION.named() == (("public", "orders"), ("shop", "lines"), ("Odd", "a.b"))
+    assert [schema for schema in ("public", "shop", "odd", "Odd", "x") if SELECTION.reaches(schema)] == [
+        "public",
+        "shop",
+        "Odd",
+    ]
+    assert Selection(("*.orders",)).reaches("anything")
+    assert SELECTION.matching(1, ["public.orders", "public.tmp_1", "shop.lines"]) == ["public.orders", "public.tmp_1"]

@@ -11,15 +11,18 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from delivery.direct_delivery import ORDERS, Direct, Lake, delta_target, lake_source
+from delivery.task_pipelines import flush_work, member_of
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.columns import Column, arrow_schema
 from trunkline.delivery.changes.rows import OP_COLUMN, Op
+from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
-from trunkline.delivery.destinations.contract import Flush
-from trunkline.delivery.destinations.factory import open_destination
+from trunkline.delivery.job.apply import apply_drafts
+from trunkline.delivery.job.drafts import MemberDraft, in_memory
 from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.sources.delta import DeltaSource
 from trunkline.delivery.verification.comparison import Comparison, comparison_connection
@@ -44,20 +47,14 @@ def tampered(direct: Direct, lake: Lake, changes: list[tuple[Op, dict[str, Any]]
     """Move a destination to a version that has nothing for it, with changes that the source never had."""
     version = lake.run("INSERT INTO lake.orders (id, tenant) VALUES (1, 'another')")
     target = direct.work.targets[direct.work.index[name]]
-    survey = direct.work.source.state(0)
-    columns = direct.work.source.columns(version)
-    schema = pa.schema([pa.field(OP_COLUMN, pa.int8()), *arrow_schema(columns)])
-    rows = pa.RecordBatch.from_pylist([{OP_COLUMN: int(op), **row} for op, row in changes], schema)
-    destination = open_destination(target.address)
-    standing = destination.standing()
-    assert standing is not None
-    flush = Flush(
-        *(standing.position, version, 1, survey.identity, columns, direct.work.key, target.mode, "warn"),
-        mark=standing.mark,
-        through_mark=survey.mark,
-    )
-    destination.flush(flush, [rows])
-    destination.close()
+    member = member_of(direct.work, name)
+    work = flush_work(direct.work, Window(member.expected, version))
+    (table,) = work.tables
+    schema = pa.schema([pa.field(OP_COLUMN, pa.int8()), *arrow_schema(table.columns)])
+    rows = pa.Table.from_pylist([{OP_COLUMN: int(op), **row} for op, row in changes], schema)
+    draft = MemberDraft(replace(target, duplicates="warn"), member)
+    draft.add(table, in_memory(rows), whole=False)
+    assert apply_drafts(direct.work, work, [draft])[0].error == ""
 
 
 # ------------------------------------------------------------------------------------------------------------ mirror

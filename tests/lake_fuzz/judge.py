@@ -141,7 +141,7 @@ class _Case:
         """The destinations at a version: (destination, key) -> row."""
         found: dict[tuple[int, PlainRow], PlainRow] = {}
         for route, *row in sorted(self._truth.rows(version, self._layout), key=_order):
-            for destination in routed.get(route, ()):
+            for destination in routed.of(route):
                 found[destination, self._key_of(row)] = tuple(row)
         return found
 

@@ -142,4 +142,4 @@ def value(kind: str, number: str) -> str:
 def routes(shape: LakeShape) -> Routes:
     """One routing value has two destinations, one destination has two values, and one value is unrouted."""
     first, second, third, _ = shape.tenants
-    return {third: (2, 3), second: (1, 3), first: (0,)}
+    return Routes({third: (2, 3), second: (1, 3), first: (0,)})

@@ -67,6 +67,14 @@ def test_a_full_disk_and_damage_are_reported_once() -> None:
     assert nodes_said(full, replace(full, space=Space.TIGHT)) == ["node a: has room again"]
 
 
+def test_what_happened_before_a_new_log_was_first_read_is_said_too() -> None:
+    reopened = log(segment(0, 1, 1, 5, "a", "b", "c"), segment(1, 2, 5, None, "b", "c", "d"))
+    created = "log orders created: chain, 3 copies, on a, b, c"
+    assert said(None, reopened) == [created, "segment 0 of orders sealed at 5; segment 1 on b, c, d (epoch 2)"]
+    ended = log(segment(0, 1, 1, 5, "a", "b", "c"))
+    assert said(None, ended) == [created, "segment 0 of orders sealed at 5; the log is read-only"]
+
+
 def test_logs_come_and_go() -> None:
     assert said(None, OPEN) == ["log orders created: chain, 3 copies, on a, b, c"]
     gone = replace(OPEN, deleted=True)

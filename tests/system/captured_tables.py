@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 
 import trunkline.sync
+from delivery.task_pipelines import opened_rows, standing_at
 from local_cluster import PROGRAM, RunningCluster, local_cluster, wait_until
 from postgres_server import PostgresServer
 from trunkline.delivery.config import Pipeline, load_pipeline
-from trunkline.delivery.destinations.factory import open_destination
 from trunkline.errors import TrunklineError
 
 TENANTS = {"acme": "ducklake", "bolt": "delta", "cargo": "postgres"}
@@ -164,10 +164,9 @@ def held(pipeline: Pipeline, tenant: str) -> list[str] | None:
     """``None`` where nothing was delivered yet, or it cannot be read now."""
     address = next(each.address for each in pipeline.destinations if each.name == tenant)
     try:
-        with closing(open_destination(address)) as destination:
-            if destination.standing() is None:
-                return None
-            _, batches = destination.rows()
+        if standing_at(address) is None:
+            return None
+        with opened_rows(address) as (_, batches):
             return comparable([row for batch in batches for row in batch.to_pylist()])
     except TrunklineError:
         return None

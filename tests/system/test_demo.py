@@ -45,7 +45,7 @@ def test_every_table_is_equal_to_the_shop_after_a_node_and_the_deliverer_were_ki
         [*DEMO, "--dir", str(directory)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
-    assert "all 20 equal to the shop, row by row" in done.stdout
+    assert "all 20 tenants equal to the shop, row by row" in done.stdout
     assert re.search(r"storage node \w+ killed: appends continued after \d+\.\d s", done.stdout)
     assert "deliverer killed and restarted" in done.stdout
     wait_until(lambda: not processes_of(directory))

@@ -41,6 +41,7 @@ EXAMPLES: Final = """
 examples:
   trunkline capture shop --postgres 'host=db dbname=shop user=capture' --tables 'public.*' --password-env PGPASS
   trunkline capture shop --mariadb mariadb://capture@db --tables 'shop.*' --exclude 'shop.tmp_*' --password-env DBPASS
+  trunkline capture shop --ducklake sqlite:shop.sqlite --tables 'main.*'
   trunkline capture run status --ducklake sqlite:shop.sqlite --table orders      into a log that is called status
   trunkline capture orders --postgres 'host=db dbname=shop user=capture' --table public.orders --password-env PGPASS
 """
@@ -69,7 +70,10 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     source.add_argument("--ducklake", metavar="CATALOG", help="a lake's catalog: PATH, sqlite:PATH or postgres:DSN")
     tables = parser.add_argument_group("what").add_mutually_exclusive_group(required=True)
     tables.add_argument(
-        "--tables", action="append", metavar="PATTERN", help="tables of a database, such as 'public.*'; repeatable"
+        "--tables",
+        action="append",
+        metavar="PATTERN",
+        help="tables of a database or a lake, such as 'public.*'; repeatable",
     )
     tables.add_argument("--table", metavar="[SCHEMA.]NAME", help="one table, in the format of one table")
     parser.add_argument("--password-env", metavar="NAME", help="the environment variable that holds the password")
@@ -78,7 +82,9 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="NAME",
         help="of PostgreSQL: the slot and publication (default: trunkline_ and the log's name)",
     )
-    parser.add_argument("--poll-ms", type=int, default=200, help="how often one table is polled (default: 200)")
+    parser.add_argument(
+        "--poll-ms", type=int, default=200, help="how often a lake, or one table, is polled (default: 200)"
+    )
     parser.add_argument("--once", action="store_true", help="stop when all present changes are captured")
     _add_database_options(parser)
     add_observe_option(parser)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from trunkline.cli import INTERRUPTED, WrongInput
-from trunkline.cli.capture_status import MARIADB, POSTGRES, slot_name
+from trunkline.cli.capture_status import LAKE, MARIADB, POSTGRES, slot_name
 from trunkline.cli.connection import configuration
 from trunkline.cli.tables import plural, print_json, size
 from trunkline.errors import ConfigError, TrunklineError, Unreachable
@@ -22,9 +22,11 @@ from trunkline.threads import Threads
 if TYPE_CHECKING:
     from trunkline.delivery.capture.database_capture import DatabaseCapture
     from trunkline.delivery.capture.database_progress import DatabaseProgress
+    from trunkline.delivery.capture.lake.source import LakeSource
     from trunkline.delivery.capture.mariadb.source import MariaSource
     from trunkline.delivery.capture.postgres.session import ServerAddress
     from trunkline.delivery.capture.postgres.source import PostgresSource
+    from trunkline.delivery.capture.source import DatabaseSource
     from trunkline.observing.thread import ObservingThread
 
 logger = logging.getLogger("trunkline.capture")
@@ -37,11 +39,8 @@ def capture_database(options: argparse.Namespace) -> int:
     from trunkline.delivery.capture.database_capture import CaptureOptions, DatabaseCapture, TooMuchKept
     from trunkline.delivery.capture.postgres.wal_guard import WalAction
 
-    if options.ducklake is not None:
-        raise WrongInput("--tables is for --postgres and --mariadb; a lake is captured with --table")
     config = configuration(options)
-    kind = POSTGRES if options.postgres is not None else MARIADB
-    source = postgres_source(options, options.tables) if kind == POSTGRES else mariadb_source(options, options.tables)
+    kind, source = _source(options)
     progress = ProgressLines(options.log, _estimates(options), quiet=options.json, logged=options.log_format == "json")
     threads = Threads()
     capture = DatabaseCapture(
@@ -84,6 +83,14 @@ def capture_database(options: argparse.Namespace) -> int:
 # ------------------------------------------------------------------------------------------------------- the sources
 
 
+def _source(options: argparse.Namespace) -> tuple[str, DatabaseSource]:
+    if options.postgres is not None:
+        return POSTGRES, postgres_source(options, options.tables)
+    if options.mariadb is not None:
+        return MARIADB, mariadb_source(options, options.tables)
+    return LAKE, lake_source(options, options.tables)
+
+
 def server_address(options: argparse.Namespace) -> ServerAddress:
     from trunkline.delivery.capture.postgres.session import ServerAddress
     from trunkline.delivery.config.address_rules import dsn_faults
@@ -114,6 +121,19 @@ def mariadb_source(options: argparse.Namespace, tables: Sequence[str]) -> MariaS
     if options.slot or options.set_replica_identity or options.max_wal_bytes:
         raise WrongInput("--slot, --set-replica-identity and --max-wal-bytes are for --postgres")
     return MariaSource(mariadb_address(options), [*tables, *(f"!{each}" for each in options.exclude)])
+
+
+def lake_source(options: argparse.Namespace, tables: Sequence[str]) -> LakeSource:
+    from trunkline.delivery.capture.lake.source import LakeSource
+    from trunkline.delivery.config.address_rules import CATALOG_FORMS, store_faults
+    from trunkline.delivery.config.addresses import LakeAddress
+
+    if options.slot or options.set_replica_identity or options.max_wal_bytes:
+        raise WrongInput("--slot, --set-replica-identity and --max-wal-bytes are for --postgres")
+    for fault in store_faults(options.ducklake, CATALOG_FORMS, path_allowed=True):
+        raise ConfigError(f"--ducklake {fault}")
+    address = LakeAddress(options.ducklake, "", password_env=options.password_env)
+    return LakeSource(address, [*(f"!{each}" for each in options.exclude), *tables], poll_ms=options.poll_ms)
 
 
 def mariadb_address(options: argparse.Namespace) -> str:

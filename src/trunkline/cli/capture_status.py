@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 POSTGRES: Final = "postgres-database"
 MARIADB: Final = "mariadb-database"
+LAKE: Final = "ducklake-tables"
 STATUS_EXAMPLES: Final = """
 examples:
   trunkline capture status shop
@@ -178,7 +179,7 @@ def _resnapshot(options: argparse.Namespace) -> int:
     from trunkline.cli.capture_database import server_address
     from trunkline.delivery.capture.postgres.session import ServerSession
     from trunkline.delivery.capture.postgres.source import request_snapshot
-    from trunkline.delivery.capture.table_patterns import exact_name
+    from trunkline.delivery.config.table_patterns import exact_name
 
     exact = exact_name(options.table)
     if exact is None:

@@ -26,11 +26,17 @@ Compare destinations with their part of the source, each at its own position; th
 must equal its part. With mode append it must hold every row of the source, as often; rows that were updated or deleted
 later stay, and are only counted. Exit code 1: a destination differs; 3: none differs, but some were not compared."""
 
+REPAIR: Final = """\
+Compare destinations as verify does, and rewrite the keys that differ, as the source has them at the destination's
+position, which stays: in one transaction for all its tables (Delta: one for each). The pipeline may run meanwhile; it
+leaves a destination that is repaired alone for that time. Only mirrors are repaired. Exit code 1: a destination still
+differs; 3: none does, but some were not compared."""
+
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     deliver = commands.add_parser(
         "deliver",
-        help="deliver the changes of one table to many, on Spark",
+        help="deliver the changes of tables to many others, on Spark",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -47,6 +53,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     ):
         _add_operation(actions, name, text)
     _add_verify(actions)
+    _add_repair(actions)
     _add_validate(actions)
 
 
@@ -98,6 +105,9 @@ def _add_operation(actions: argparse._SubParsersAction[Any], name: str, text: st
     _add_destinations(parser)
     if name in ("retire", "reseed"):
         parser.add_argument("--yes", action="store_true", help="confirm --all")
+    if name == "reseed":
+        about = "erase the tables of mode history first; without it the seed ends and adds versions, and erases none"
+        parser.add_argument("--discard-history", action="store_true", help=about)
     parser.set_defaults(run=_late("deliver_operate", "set_desired_state"), action=name)
 
 
@@ -108,6 +118,20 @@ def _add_verify(actions: argparse._SubParsersAction[Any]) -> None:
     _add_config(verify)
     verify.add_argument("destinations", nargs="*", metavar="DEST", help="names (default: all)")
     verify.set_defaults(run=_late("deliver_check", "verify"), all=False)
+
+
+def _add_repair(actions: argparse._SubParsersAction[Any]) -> None:
+    repair = actions.add_parser(
+        "repair",
+        help="compare destinations with the source, and rewrite what differs",
+        description=REPAIR,
+        parents=[json_option()],
+    )
+    _add_config(repair)
+    repair.add_argument("destinations", nargs="+", metavar="DEST", help="names")
+    repair.add_argument("--dry-run", action="store_true", help="only show what would be rewritten")
+    repair.add_argument("--force", action="store_true", help="repair even if seeding again costs less")
+    repair.set_defaults(run=_late("deliver_repair", "repair"))
 
 
 def _add_validate(actions: argparse._SubParsersAction[Any]) -> None:

@@ -67,7 +67,7 @@ def make_sample(pipeline: Pipeline) -> int:
     fresh = not made.exists()
     try:
         catalog.parent.mkdir(parents=True, exist_ok=True)
-        return _fill(address, [value for each in pipeline.destinations for value in each.values])
+        return _fill(address, [value for each in pipeline.destinations for value in each.values or ()])
     except BaseException:
         if fresh:
             shutil.rmtree(made, ignore_errors=True)

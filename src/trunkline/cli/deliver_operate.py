@@ -21,7 +21,7 @@ from trunkline.cli.tables import plural, print_json, table
 from trunkline.delivery.config import Pipeline
 from trunkline.delivery.control.contract import DesiredState
 from trunkline.delivery.control.store import ControlStore
-from trunkline.delivery.sources.factory import source_of
+from trunkline.delivery.deliverer.assembly import pipeline_source
 from trunkline.errors import TrunklineError
 
 WATCH_S: Final = 2.0
@@ -82,7 +82,7 @@ def gather(pipeline: Pipeline, store: ControlStore) -> Facts:
 
 def _source(pipeline: Pipeline) -> Facts:
     try:
-        return {"version": source_of(pipeline.source).state(0).version, "error": ""}
+        return {"version": pipeline_source(pipeline).state(0).version, "error": ""}
     except TrunklineError as error:
         return {"version": None, "error": str(error)}
 
@@ -167,7 +167,7 @@ def set_desired_state(options: argparse.Namespace) -> int:
     with store_of_a_pipeline_that_ran(pipeline, options.config) as store:
         names = _names(options, pipeline, store)
         if options.action == "reseed":
-            store.desired_states.request_reseed(pipeline.name, names)
+            store.desired_states.request_reseed(pipeline.name, names, discards=options.discard_history)
             changed = tuple(names)
         else:
             halted = _halted(pipeline, store, names) if options.action == "resume" else ()

@@ -25,14 +25,13 @@ from trunkline.cli.tables import plural, print_json
 from trunkline.config import secret
 from trunkline.core.delivery_events import Stopped
 from trunkline.delivery.config import Pipeline, load_pipeline
-from trunkline.delivery.deliverer.assembly import check_source
+from trunkline.delivery.deliverer.assembly import check_source, pipeline_source
 from trunkline.delivery.deliverer.health import observed_deliverer
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.delivery.job.runner import JobRunner
-from trunkline.delivery.sources.factory import source_of
 from trunkline.observing.log_lines import JsonLines, KeyValueLines
 from trunkline.observing.thread import ObservingThread
 from trunkline.threads import Threads
@@ -54,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     _begin_logging(options)
     # The control store needs a name that is never used again.
     name = f"{options.name or socket.gethostname()}-{secrets.token_hex(3)}"
-    check_source(pipeline, source_of(pipeline.source))
+    check_source(pipeline, pipeline_source(pipeline))
     with ExitStack() as stack:
         store = stack.enter_context(control_store(pipeline))
         store.configurations.record(pipeline.name)  # an unusable store is reported before Spark starts

@@ -95,7 +95,8 @@ class ReseedAsked(Message, frozen=True):
 
     destination: str
     request: int
-    insists: bool = True  # as in a grant
+    insists: bool = True  # as in a grant; so is the next
+    discards: bool = False
 
 
 class SourceAt(Message, frozen=True):
@@ -123,6 +124,7 @@ class Grant(Struct, frozen=True, array_like=True):
     settled: bool = False  # its last owner released it as settled: no write in flight can succeed
     empty_mark: str = ""  # of the version at which ``empty`` ends
     insists: bool = False  # an operator requested the seed: it replaces whatever the destination holds
+    discards: bool = False  # histories, too
 
 
 class LeasesGranted(Message, frozen=True):
@@ -158,13 +160,14 @@ class Result(Struct, frozen=True, array_like=True):
     position: int = 0  # 0: it has no record of a position
     token: int = 0
     error: str = ""  # says what to do next
-    mark: str = ""  # read: of ``position``, as stored in the destination
+    mark: str = ""  # of ``position``: as stored in the destination, if it was read; of a seed, if not that of the job
     note_holds: bool = True  # read: the requested note is of the history of the source
     removed: int = 0  # rows; this and the following are statistics, which the planner does not use
     written: int = 0
     duplicates: int = 0  # rows that shared a key with another row
     missing: int = 0  # keys to remove or replace that were not there
     reshaped: str = ""  # what was done to the columns, and what it cost
+    ahead: int = 0  # read: some of its tables are at this later version, and it must end there next; 0: none
 
 
 class JobDone(Message, frozen=True):
@@ -210,6 +213,8 @@ class JobMember(Struct, frozen=True, array_like=True):
     expected: int  # the position that it must have when it is written
     token: int
     mark: str = ""  # of ``expected``
+    ahead: int = 0  # some of its tables are at this later version; a flush ends there (P16)
+    discards: bool = False  # a seed replaces histories, too; else it adds to them
 
 
 class FlushGroup(Message, frozen=True):
@@ -228,7 +233,11 @@ class FlushGroup(Message, frozen=True):
 
 
 class SeedGroup(Message, frozen=True):
-    """Replace each member by its part of the source at ``through``; NOW: by nothing. EMPTY is not a valid answer."""
+    """Replace each member by its part of the source at ``through``; NOW: by nothing. EMPTY is not a valid answer.
+
+    A seed may be of another version, as that of another destination which it copies: the answer says of which, and its
+    mark.
+    """
 
     job: int
     through: int

@@ -10,7 +10,8 @@ did not store it.
 Rules
  F1  A stored token above mine: another deliverer owns the destination. Nothing is written under this token again.
  F2  If the stored position and mark are ``through`` and its mark, the write was done before: success, and nothing is
-     written. Only a seed that was planned from there is written: an operator wants those rows again.
+     written. Only a seed that was planned from there is written, and a repair, which ends where it begins: an operator
+     wants those rows again.
  F3  A flush or a seed is written only over the position and mark that it was planned from. So a seed may move a
      position back on the request of an operator, but a late seed may not.
  F4  A flush is never written over rows of another source. A seed that was planned from them replaces them.
@@ -48,6 +49,7 @@ class PlannedWrite(NamedTuple):
     through_mark: str
     token: int
     source: str | None  # whose rows must be there; None: replace any rows
+    repairs: bool = False  # it writes rows of the position that it was planned from, which stays
 
 
 def decide(held: StoredPosition, step: PlannedWrite) -> Decision:
@@ -57,7 +59,7 @@ def decide(held: StoredPosition, step: PlannedWrite) -> Decision:
     if step.source is not None and held.position and held.source != step.source:  # F4
         return Decision.FOREIGN
     done = (held.position, held.mark) == (step.through, step.through_mark)
-    if done and step.source is not None:  # F2, also if it was planned from there
+    if done and step.source is not None and not step.repairs:  # F2, also if it was planned from there
         return Decision.ALREADY
     if (held.position, held.mark) == (step.expected, step.mark):  # F3
         return Decision.PROCEED

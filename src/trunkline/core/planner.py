@@ -27,7 +27,8 @@ Rules
  P8  A window ends at the newest version that is due, at the next stop, or where destinations wait for a slot (to
      continue with them), whichever comes first.
  P9  One destination never delays another: failed destinations fly apart from healthy ones, and the members of a job
-     that broke off fly in ever smaller groups, until they succeed.
+     that broke off fly in ever smaller groups, until they succeed. Not alone at once: a job may have 20,000 members,
+     most jobs break off for a reason outside their members, and halves find the culprit in 15 rounds.
  P10 A fenced destination is left alone until the next grant.
  P11 Settled: no write that is still in flight to a destination can succeed. A write under my token makes it so; a
      grant, an unknown outcome and a position that moved end it. Until then every window is written, rows or not: an
@@ -39,6 +40,9 @@ Rules
  P15 A position, and a note, hold in the history of the source that their marks identify. When the source was replaced
      or restored, every destination is read again and compared with it. A strayed destination is never flushed: it
      halts, until an operator who insists has it seeded again, at the present version of the source.
+ P16 A destination whose tables commit alone may have some of them ahead of the others. Its next window ends exactly
+     there, and is written, rows or not: every table is level again before any goes on. If the source cannot read that
+     window in one piece, it is seeded, as after any expiry.
 """
 
 from __future__ import annotations
@@ -153,8 +157,8 @@ class Planner:
                 return self._on_configured(destinations)
             case LifeChanged(destination, life):
                 return self._on_life(self.tracks.get(destination), life)
-            case ReseedAsked(destination, request, insists):
-                return self._on_reseed(self.tracks.get(destination), request, insists=insists)
+            case ReseedAsked(destination):
+                return self._on_reseed(self.tracks.get(destination), message)
             case Shutdown(operation, drain):
                 return self._on_shutdown(operation, drain=drain)
         raise AssertionError(f"a planner does not accept {message}")
@@ -185,8 +189,8 @@ class Planner:
         self.pending = (self.pending[0] + report.rows, self.pending[1] + report.size_bytes)
         if not known.version:
             effects += self._drain_from_here()
-        if oldest > known.oldest:
-            effects += self._meet_expiry()
+        if oldest > known.oldest or later != known.stops:
+            effects += self._meet_limits()
         if self.state is not PlannerState.RUNNING or version <= self.schedule.due:
             return effects
         enough = self.pending[0] >= self.config.rows or self.pending[1] >= self.config.size_bytes
@@ -217,11 +221,11 @@ class Planner:
         self.interval_runs = False
         return ended
 
-    def _meet_expiry(self) -> Effects:
-        """The source has expired versions: place the destinations whose stored positions are affected (P7)."""
-        oldest = self.schedule.source.oldest
-        ready = [track for track in self.tracks.values() if track.stage is TrackStage.READY and track.position < oldest]
-        return [effect for track in ready for effect in self.schedule.place(track)]
+    def _meet_limits(self) -> Effects:
+        """The source has expired versions, or has new stops: place the destinations that it affects (P7, P16)."""
+        oldest, ready = self.schedule.source.oldest, TrackStage.READY
+        affected = [track for track in self.tracks.values() if track.position < oldest or track.ahead]
+        return [effect for track in affected if track.stage is ready for effect in self.schedule.place(track)]
 
     # ------------------------------------------------------------------------------------------------------- ownership
 
@@ -230,7 +234,7 @@ class Planner:
         if track is None:
             return self._give_back((grant,))
         if grant.token == track.token:
-            return self._on_reseed(track, grant.reseed, insists=grant.insists)
+            return self._on_reseed(track, ReseedAsked(track.name, grant.reseed, grant.insists, grant.discards))
         if grant.token < track.token_floor:
             return []
         if grant.token > track.token_floor:
@@ -238,7 +242,7 @@ class Planner:
         track.token = track.token_floor = grant.token
         track.empty, track.empty_mark = grant.empty, grant.empty_mark
         if grant.reseed > max(track.reseed, track.reseed_done):
-            track.reseed, track.insists = grant.reseed, grant.insists
+            track.reseed, track.insists, track.discards = grant.reseed, grant.insists, grant.discards
         return self._start_over(track)
 
     def _give_back(self, grants: tuple[Grant, ...]) -> Effects:
@@ -249,7 +253,8 @@ class Planner:
         track = self.tracks.get(lost.destination)
         if track is None or track.token != lost.token:
             return []
-        track.token, track.reseed, track.insists = 0, 0, False  # the next grant says what is requested
+        track.token, track.reseed = 0, 0  # the next grant says what is requested
+        track.insists = track.discards = False
         return self._start_over(track)
 
     def _on_fenced(self, track: Track, seen: int) -> Effects:
@@ -310,10 +315,11 @@ class Planner:
         draining = [track for track in self.tracks.values() if track.config.life is Life.DRAINING]
         return [effect for track in draining for effect in self._on_life(track, Life.DRAINING)]
 
-    def _on_reseed(self, track: Track | None, request: int, *, insists: bool) -> Effects:
-        if track is None or request <= max(track.reseed, track.reseed_done):
+    def _on_reseed(self, track: Track | None, asked: ReseedAsked) -> Effects:
+        if track is None or asked.request <= max(track.reseed, track.reseed_done):
             return []
-        track.reseed, track.insists = request, track.insists or insists
+        track.reseed = asked.request
+        track.insists, track.discards = track.insists or asked.insists, track.discards or asked.discards
         return self._start_over(track)
 
     def _on_shutdown(self, operation: int, *, drain: bool) -> Effects:
@@ -327,7 +333,8 @@ class Planner:
     def _stop(self) -> Effects:
         self.state = PlannerState.STOPPED
         owned = [track for _, track in sorted(self.tracks.items()) if track.token]
-        behind = tuple(track.name for track in owned if track.halted or track.effective < self.schedule.due)
+        late = [track for track in owned if track.halted or track.ahead or track.effective < self.schedule.due]
+        behind = tuple(track.name for track in late)
         released = [Released(track.name, track.token, track.settled) for track in owned]
         ended: Effects = [CancelTimer(f"retry {retry_ms}") for retry_ms in self.schedule.backing_off]
         ended += [CancelTimer("interval"), CancelTimer("record"), *self._record()]
@@ -370,9 +377,9 @@ class Planner:
                 return self._on_stands(track, result)
             case Outcome.APPLIED:
                 track.settled = True  # P11
-                return self._on_applied(track, job, result.position)
+                return self._on_applied(track, job, result)
             case Outcome.ALREADY if not track.reseed:
-                return self._on_applied(track, job, result.position)
+                return self._on_applied(track, job, result)
             case Outcome.EMPTY:
                 assert job.kind is TrackStage.FLUSHING and not job.stamp, f"a job of {track.name} cannot be empty"
                 return self.schedule.note_empty(track, job.through, job.mark) + self._on_success(track)
@@ -397,24 +404,31 @@ class Planner:
     def _on_stands(self, track: Track, result: Result) -> Effects:
         if result.token > track.token:
             return self._on_fenced(track, result.token)
-        track.known, track.position, track.mark = True, result.position, result.mark
+        track.known, track.position, track.mark, track.ahead = True, result.position, result.mark, result.ahead
         track.strayed = result.outcome is Outcome.STRAYED
-        if not result.note_holds:
+        if not result.note_holds or 0 < track.ahead < track.effective:
             track.forget_empty()
         if track.strayed and not (track.reseed and track.insists):  # P15
             return self.schedule.halt(track, result.error)
         return []
 
-    def _on_applied(self, track: Track, job: PlannerJob, position: int) -> Effects:
-        track.position, track.mark, track.unreadable, track.strayed = position, job.mark, False, False
+    def _on_applied(self, track: Track, job: PlannerJob, result: Result) -> Effects:
+        track.position, track.mark, track.unreadable, track.strayed = (
+            result.position,
+            result.mark or job.mark,
+            False,
+            False,
+        )
+        track.ahead = 0  # P16
         track.forget_empty()
         self.schedule.unrecorded.discard(track.name)
         effects = self._on_success(track)
         if job.kind is TrackStage.SEEDING:
-            effects.append(Announce(Seeded(track.name, position)))
+            effects.append(Announce(Seeded(track.name, result.position)))
             if track.reseed:
                 effects.append(Send(self.config.control, Reseeded(track.name, track.token, track.reseed)))
-                track.reseed, track.reseed_done, track.insists = 0, track.reseed, False
+                track.reseed, track.reseed_done = 0, track.reseed
+                track.insists = track.discards = False
         return effects
 
     def _on_moved(self, track: Track) -> Effects:

@@ -103,13 +103,17 @@ def _unhindered(names: list[str], tracks: Mapping[str, Track], taken: set[str], 
 def _is_due(key: GroupKey, due: int, source: SourceAt) -> bool:
     if key.seed is not None:
         return source.version > 0 and source.version >= key.after
+    if key.until:
+        return source.version >= key.until
     return key.now or key.after < due
 
 
 def _through(key: GroupKey, due: int, source: SourceAt, left: list[GroupKey]) -> int:
-    """The end of the next window of a key (P8), or the version of a seed."""
+    """The end of the next window of a key (P8, P16), or the version of a seed."""
     if key.seed is not None:
         return max(source.oldest, source.first) if key.seed is SeedMode.START else source.version
+    if key.until:
+        return key.until
     stop = bisect_right(source.stops, key.after)
     ends = [max(due, key.after), *source.stops[stop : stop + 1]]
     ends += [other.after for other in left if other.after > key.after and _meet(key, other)]

@@ -78,7 +78,8 @@ class Schedule:
         track.planned, oldest = track.effective, self.source.oldest
         if track.config.life is Life.DRAINING and self._is_drained(track):
             return [*self._leave(track, TrackStage.DRAINED), Announce(Drained(track.name, track.position))]
-        expired = track.position > 0 and (track.effective < oldest or track.unreadable)
+        lost = track.effective < oldest or track.unreadable or self._is_divided(track)
+        expired = track.position > 0 and lost
         if track.position and not track.reseed and not expired:
             self.groups.queue(track, self._flush_key(track))
             return []
@@ -91,12 +92,17 @@ class Schedule:
 
     def _is_drained(self, track: Track) -> bool:
         certain = track.settled or track.position == track.effective  # P11
-        return certain and 0 < track.drain_to <= track.effective
+        return certain and not track.ahead and 0 < track.drain_to <= track.effective
+
+    def _is_divided(self, track: Track) -> bool:
+        """Whether a stop lies between its tables: no window makes them level (P16)."""
+        return track.ahead > 0 and any(track.effective < stop < track.ahead for stop in self.source.stops)
 
     def _flush_key(self, track: Track) -> GroupKey:
-        stamp = track.position < self.source.oldest or not track.settled  # P7, P11
+        stamp = track.position < self.source.oldest or not track.settled or track.ahead > 0  # P7, P11, P16
         now = stamp and track.position < track.effective
-        return GroupKey(track.effective, stamp, now, track.failures > 0, track.crowd, None, track.effective_mark)
+        apart = (track.failures > 0, track.crowd, None)
+        return GroupKey(track.effective, stamp, now, *apart, track.effective_mark, track.ahead)
 
     def _seed_key(self, track: Track) -> GroupKey:
         """A position of this history never moves back: a destination with one does not start at the beginning again,
@@ -207,7 +213,10 @@ class Schedule:
             self.groups.lift(track)
             track.stage, track.job, track.planned = kind, number, through
         tracks = [self.tracks[name] for name in names]
-        members = tuple(JobMember(track.name, track.position, track.token, track.mark) for track in tracks)
+        members = tuple(
+            JobMember(track.name, track.position, track.token, track.mark, track.ahead, track.discards)
+            for track in tracks
+        )
         after = 0 if key.seed is not None else key.after
         started = Announce(GroupStarted(number, after, through, members, seed=key.seed is not None))
         if key.seed is not None:

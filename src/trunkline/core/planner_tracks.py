@@ -50,6 +50,7 @@ class GroupKey(NamedTuple):
     crowd: int  # how many may share a job
     seed: SeedMode | None  # how they are seeded; None: they are flushed
     mark: str = ""  # of ``after``
+    until: int = 0  # the window ends exactly here (P16); 0: where P8 says
 
 
 class Track:
@@ -70,6 +71,7 @@ class Track:
         self.settled = False  # no write that is still in flight to it can succeed (P11)
         self.position = 0
         self.mark = ""  # of the position, as stored in the destination
+        self.ahead = 0  # some of its tables are at this later version (P16); 0: none
         self.empty = NO_SPAN
         self.empty_mark = ""  # of the version at which it ends
         self.strayed = False  # its position is not of the history of the source
@@ -87,6 +89,7 @@ class Track:
         self.reseed = 0  # number of the open request for a seed; 0: none
         self.reseed_done = 0  # number of the last completed one
         self.insists = False  # the request replaces whatever the destination holds
+        self.discards = False  # histories, too
         self.drain_to = 0
 
     @property
@@ -107,7 +110,7 @@ class Track:
 
     def doubt(self) -> None:
         """Read the destination again; the answer of the job in flight does not count."""
-        self.known = False
+        self.known, self.ahead = False, 0
         self.doubted = self.job != 0
 
     def emptied(self, through: int, mark: str) -> None:

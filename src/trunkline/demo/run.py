@@ -1,13 +1,13 @@
-"""The steps of the demo: changes of a shop, captured into a replicated log, delivered by Spark to 20 tables.
+"""The steps of the demo: changes of a shop, captured into a replicated log, delivered by Spark to 20 tenants.
 
-    shop (DuckLake) -> capture -> log on three nodes -> deliverer (Spark) -> a table for each tenant
+    shop (DuckLake) -> capture -> log on three nodes -> deliverer (Spark) -> customers and orders of each tenant
 
-While orders arrive, a storage node and then the deliverer are killed. At the end every table is compared with the shop.
+While orders arrive, a storage node and then the deliverer are killed, and readers look at tenants: their two tables are
+of one version at every look. At the end every table is compared with the shop.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -19,28 +19,31 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+import duckdb
 from msgspec import Struct, field
 
 import trunkline.sync
-from trunkline.delivery.changes.captured import entry_place
 from trunkline.delivery.config import Pipeline, load_pipeline
-from trunkline.delivery.config.addresses import LogAddress
+from trunkline.delivery.config.address_rules import address_of
+from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.config.table_rules import selection_of
 from trunkline.delivery.control.contract import DestinationRecord
 from trunkline.delivery.control.store import ControlStore, open_control_store
-from trunkline.delivery.sources.log import LogSource
-from trunkline.demo.comparison import Compared, compare
+from trunkline.delivery.sources.factory import source_of
+from trunkline.demo.comparison import Compared, TenantReader, compare
 from trunkline.demo.processes import Process
 from trunkline.demo.shop import TENANTS, Shop
 from trunkline.errors import Refused, TrunklineError
 from trunkline.runtime.local_files import LocalFiles
 
-LOG: Final = "orders"
+LOG: Final = "shop"
 PIPELINE: Final = "shop"
 WAIT_S: Final = 120.0  # for one step, also on a loaded machine
 POLL_S: Final = 0.05
 LAG_EVERY_S: Final = 0.5
 PAGE: Final = re.compile(r"http://\S+")
-DELTA_FROM: Final = 11  # tenants from this number on have a Delta table
+DELTA_FROM: Final = 11  # tenants from this number on have Delta tables
+LOOK_S: Final = 0.05  # between two looks at a tenant
 
 
 class DemoFailed(Exception):
@@ -59,6 +62,8 @@ class Result(Struct):
     resumed_s: float = 0.0
     lags_ms: list[int] = field(default_factory=list)
     rows: int = 0
+    looks: int = 0  # at both tables of a tenant, in one transaction
+    torn: int = 0  # of these: looks at tables of two versions
     compared: list[Compared] = field(default_factory=list)
     verified: str = ""
 
@@ -129,13 +134,16 @@ class Demo:
         self._stack.callback(self._shop.close)
         self._shop.open()
         self._began = time.monotonic()
-        self._say(f"the shop is open: a DuckLake table of orders, {len(TENANTS)} tenants")
+        self._say(f"the shop is open: customers and orders of {len(TENANTS)} tenants, in a DuckLake")
 
     def _start_capture(self) -> None:
-        arguments = ["--ducklake", self._shop.address.catalog, "--table", "orders", "--poll-ms", "50"]
-        capture = self._begin("capture", LOG, "--connect", self._connect, *arguments)
-        self._until(lambda: self._tail() > 2, "the capture starts", capture)
-        self._say("its changes are captured into a replicated log")
+        self._capture = self._begin(*self._captured())
+        self._until(lambda: self._tail() > 2, "the capture starts", self._capture)
+        self._say("its changes are captured into a replicated log, transaction by transaction")
+
+    def _captured(self, *more: str) -> list[str]:
+        what = ["--ducklake", self._shop.address.catalog, "--tables", "main.*", "--poll-ms", "50"]
+        return ["capture", LOG, "--connect", self._connect, *what, *more]
 
     def _start_deliverer(self) -> None:
         self._file = self.folder / "pipeline.yaml"
@@ -145,9 +153,10 @@ class Demo:
             closing(open_control_store(f"sqlite:{self.folder / 'control.db'}"))
         )
         self._deliverer = self._begin("deliver", "run", str(self._file))
-        self._until(self._all_seeded, "20 tables are seeded", self._deliverer)
-        self._say(f"Spark delivers to {len(TENANTS)} tables: ten in DuckLake, ten in Delta")
+        self._until(self._all_seeded, "20 tenants are seeded", self._deliverer)
+        self._say(f"Spark delivers two tables to each of {len(TENANTS)} tenants: ten in DuckLake, ten in Delta")
         threading.Thread(target=self._watch_lag, name="lag", daemon=True).start()
+        threading.Thread(target=self._watch_tenants, name="readers", daemon=True).start()
         self._wait()
 
     def _kill_a_node(self) -> None:
@@ -179,7 +188,9 @@ class Demo:
         self._shop.close()
         self.result.seconds = time.monotonic() - self._began
         self.result.changes, self.result.transactions = self._shop.operations, self._shop.transactions
-        self._until(lambda: self._captured_version() >= self._shop.version(), "the capture is complete", None)
+        self._capture.stop()
+        rest = self._begin(*self._captured("--once"))
+        self._until(lambda: not rest.runs, "the capture is complete", None)
         version = self._log_version()
         self._until(lambda: self._least_complete() >= version, "every table is complete", self._deliverer)
         self.result.entries = self._tail() - 1
@@ -232,16 +243,7 @@ class Demo:
         return self._opened
 
     def _log_version(self) -> int:
-        return LogSource(LogAddress(LOG, self._connect)).state(0).version
-
-    def _captured_version(self) -> int:
-        """The last version of the shop in the log."""
-        log = self._log()
-        for glsn in range(log.tail() - 1, 0, -1):
-            position = entry_place(log.read(glsn)).position
-            if position is not None:
-                return int(json.loads(position)["version"])
-        return 0
+        return source_of(self._pipeline.source, selection_of(self._pipeline)).state(0).version
 
     def _records(self) -> list[DestinationRecord]:
         return list(self._store.destinations(PIPELINE))
@@ -265,11 +267,26 @@ class Demo:
                 if lags:
                     self.result.lags_ms.append(max(lags))
 
+    def _watch_tenants(self) -> None:
+        """Look at the tenants in DuckLake in turn: both tables, in one transaction."""
+        addresses = [address_of(each.address, "main.orders") for each in self._pipeline.destinations]
+        readers = [TenantReader(each) for each in addresses if isinstance(each, LakeAddress)]
+        while not self._ending.wait(LOOK_S):
+            reader = readers[self.result.looks % len(readers)]
+            try:
+                agrees = reader.agrees()
+            except duckdb.Error:
+                continue  # a commit has the catalog for a moment
+            self.result.looks += 1
+            self.result.torn += not agrees
+        for reader in readers:
+            reader.close()
+
 
 def _pipeline_text(connect: str) -> str:
     lines = []
     for number, tenant in enumerate(TENANTS, start=1):
-        delta = f", type: delta, path: tenants/{tenant}" if number >= DELTA_FROM else ""
+        delta = f', type: delta, path: "tenants/{tenant}/{{table}}"' if number >= DELTA_FROM else ""
         lines.append(f"  - {{name: {tenant}{delta}}}")
     text = resources.files("trunkline.demo").joinpath("pipeline.yaml").read_text()
     return text.replace("@connect@", connect).replace("@destinations@", "\n".join(lines))

@@ -1,4 +1,8 @@
-"""The shop of the demo: a DuckLake table of orders of twenty tenants that changes continuously."""
+"""The shop of the demo: a DuckLake with customers and orders of twenty tenants that change continuously.
+
+One transaction changes both tables: a customer counts its orders and what it spent. So a tenant that shows both tables
+as of one version has sums that agree, and no order without its customer.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,19 @@ from trunkline.delivery.config.addresses import LakeAddress
 
 TENANTS: Final = tuple(f"tenant-{number:02}" for number in range(1, 21))
 ITEMS: Final = ("anvil", "bellows", "chisel", "drill", "easel", "file", "gimlet")
-TABLE: Final = "id BIGINT, tenant VARCHAR, item VARCHAR, quantity INTEGER, price DECIMAL(10,2), paid BOOLEAN"
+TABLES: Final = {
+    "customers": "id BIGINT, tenant VARCHAR, name VARCHAR, orders BIGINT, spent DECIMAL(18,2)",
+    "orders": "id BIGINT, tenant VARCHAR, customer BIGINT, item VARCHAR, price DECIMAL(18,2), paid BOOLEAN",
+}
+CUSTOMERS: Final = 200
 FIRST_ORDERS: Final = 2_000
 PAUSE_S: Final = 0.25  # between two transactions
 TRIES: Final = 20  # of a transaction that conflicts with a reader of the catalog
+COUNTED: Final = """UPDATE lake.customers SET orders = coalesce(o.orders, 0), spent = coalesce(o.spent, 0)
+    FROM (SELECT c.id, count(o.id) AS orders, sum(o.price) AS spent FROM lake.customers c
+          LEFT JOIN lake.orders o ON o.customer = c.id GROUP BY c.id) o
+    WHERE customers.id = o.id AND (customers.orders, customers.spent)
+        IS DISTINCT FROM (coalesce(o.orders, 0), coalesce(o.spent, 0))"""
 
 
 class Shop:
@@ -37,8 +50,8 @@ class Shop:
         self._next = FIRST_ORDERS + 1
         self._lake = new_duckdb("ducklake", "sqlite_scanner")
         attach_lake(self._lake, self.address, "lake", read_only=False)
-        self._lake.execute(f"CREATE TABLE lake.orders ({TABLE})")
-        self._lake.execute(f"INSERT INTO lake.orders SELECT {self._row()} FROM range(1, {FIRST_ORDERS + 1}) r(n)")
+        tables = [f"CREATE TABLE lake.{name} ({columns})" for name, columns in TABLES.items()]
+        self._commit(*tables, self._first_customers(), self._ordered(1, FIRST_ORDERS + 1), COUNTED)
 
     def open(self) -> None:
         self._closed.clear()
@@ -59,14 +72,15 @@ class Shop:
         while not self._closed.wait(PAUSE_S):
             count = self._chance.randrange(20, 120)
             at = self._chance.randrange(1, self._next)
-            moved = self._chance.choice(TENANTS)
-            ordered = (
-                f"INSERT INTO lake.orders SELECT {self._row()} FROM range({self._next}, {self._next + count}) r(n)"
-            )
+            moved, to = self._chance.randrange(CUSTOMERS), literal(self._chance.choice(TENANTS))
             paid = f"UPDATE lake.orders SET paid = true WHERE id BETWEEN {at} AND {at + 40}"
-            moves = f"UPDATE lake.orders SET tenant = {literal(moved)} WHERE id = {at + 50}"
+            moves = [
+                f"UPDATE lake.customers SET tenant = {to} WHERE id = {moved}",
+                f"UPDATE lake.orders SET tenant = {to} WHERE customer = {moved}",
+            ]
             cancelled = f"DELETE FROM lake.orders WHERE id BETWEEN {at + 60} AND {at + 65}"
-            if self._commit(ordered, paid, moves, cancelled):
+            ordered = self._ordered(self._next, self._next + count)
+            if self._commit(ordered, paid, *moves, cancelled, COUNTED):
                 self._next += count
                 self.transactions += 1
                 self.operations += count + 41 + 1 + 6
@@ -95,17 +109,24 @@ class Shop:
             return  # the transaction has ended
 
     @staticmethod
-    def _row() -> str:
-        tenants, items = (", ".join(map(literal, names)) for names in (TENANTS, ITEMS))
+    def _first_customers() -> str:
+        tenants = ", ".join(map(literal, TENANTS))
         return (
-            f"n, [{tenants}][n * 7 % {len(TENANTS)} + 1], [{items}][n % {len(ITEMS)} + 1], n % 9 + 1, "
-            "(n * 37 % 10000) / 100, false"
+            f"INSERT INTO lake.customers SELECT n, [{tenants}][n % {len(TENANTS)} + 1], 'customer ' || n, 0, 0 "
+            f"FROM range({CUSTOMERS}) r(n)"
         )
 
-    def version(self) -> int:
-        ((found,),) = self._lake.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall()
-        return int(found)
+    @staticmethod
+    def _ordered(first: int, end: int) -> str:
+        """Orders of these numbers, each with the tenant of its customer."""
+        items = ", ".join(map(literal, ITEMS))
+        return (
+            f"INSERT INTO lake.orders SELECT n, c.tenant, c.id, [{items}][n % {len(ITEMS)} + 1], "
+            f"(n * 37 % 10000) / 100, false FROM range({first}, {end}) r(n) "
+            f"JOIN lake.customers c ON c.id = n * 7 % {CUSTOMERS}"
+        )
 
     def rows(self) -> int:
-        ((found,),) = self._lake.execute("SELECT count(*) FROM lake.orders").fetchall()
-        return int(found)
+        """Of both tables."""
+        counted = [self._lake.execute(f"SELECT count(*) FROM lake.{name}").fetchall() for name in TABLES]
+        return sum(int(found) for ((found,),) in counted)

@@ -92,13 +92,23 @@ def _log_news(before: Projection | None, now: Projection) -> Iterator[Sentence]:
     if before is None or before.deleted:
         replicas = now.settings.replicas
         copies = f"{replicas} {'copy' if replicas == 1 else 'copies'}"
-        yield "good", f"log {now.log} created: {now.settings.policy.value}, {copies}, on {nodes_of(now.last)}"
+        first = now.segments[0]
+        yield "good", f"log {now.log} created: {now.settings.policy.value}, {copies}, on {nodes_of(first)}"
+        yield from _later_segments_news(now)
         return
     yield from _segments_news(before, now)
     if now.trim > before.trim:
         yield "info", f"{now.log} trimmed up to {now.trim:,}"
     for gap in now.gaps[len(before.gaps) :]:
         yield "bad", f"{now.log}: positions {gap.first:,} to {gap.end - 1:,} declared lost"
+
+
+def _later_segments_news(now: Projection) -> Iterator[Sentence]:
+    """What happened to a log between its creation and the first read of it."""
+    for segment in now.segments[1:]:
+        yield from _new_segment_news(now.log, segment, None, {})
+    if now.last.end is not None:
+        yield "info", f"segment {now.last.index} of {now.log} sealed at {now.last.end:,}; the log is read-only"
 
 
 def _segments_news(before: Projection, now: Projection) -> Iterator[Sentence]:

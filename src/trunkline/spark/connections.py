@@ -66,6 +66,8 @@ class Connections:
             while len(self._open) >= CONNECTIONS_MAX:
                 self._close(next(iter(self._open)))
             self._open[key] = OpenCluster(key)
+            atexit.unregister(self.close)
+            atexit.register(self.close)  # after the connection's own thread, so that it runs before that ends
         self._open.move_to_end(key)
         return self._open[key]
 
@@ -76,7 +78,6 @@ class Connections:
 
 
 CONNECTIONS: Final = Connections()
-atexit.register(CONNECTIONS.close)
 
 
 def connect(options: ConnectionOptions) -> sync.Cluster:

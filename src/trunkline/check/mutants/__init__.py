@@ -9,6 +9,7 @@ from trunkline.check.mutants.clients import CLIENT_MUTANTS
 from trunkline.check.mutants.delivery import DELIVERY_MUTANTS
 from trunkline.check.mutants.disks import DISK_MUTANTS
 from trunkline.check.mutants.endings import ENDING_MUTANTS
+from trunkline.check.mutants.places import PLACE_MUTANTS
 from trunkline.check.mutants.planners import PLANNING_MUTANTS
 from trunkline.check.mutants.projections import PROJECTION_MUTANTS
 from trunkline.check.mutants.readers import READING_MUTANTS
@@ -30,6 +31,7 @@ MUTANTS = (
     *PROJECTION_MUTANTS,
     *DELIVERY_MUTANTS,
     *PLANNING_MUTANTS,
+    *PLACE_MUTANTS,
     *CAPTURE_MUTANTS,
     *CAPTURE_TABLE_MUTANTS,
 )

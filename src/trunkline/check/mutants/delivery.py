@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from trunkline.check.delivery_rows import Rows
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patches import patch
-from trunkline.check.scenarios import delivery_world
-from trunkline.check.scenarios.delivery_world import Apply, ScriptedSource, Table
-from trunkline.core import planner_groups
+from trunkline.check.scenarios.delivery_place import Place, StagedWrite, TableImage, Transaction
+from trunkline.check.scenarios.delivery_world import ScriptedSource
+from trunkline.core import group_commit, planner_groups
 from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
 from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
@@ -22,9 +22,9 @@ _on_result = Planner._on_result
 _on_done = Planner._on_done
 _on_granted = Planner._on_granted
 _handle = Planner._handle
-_on_table_message = Table.on_message
+_on_place_message = Place.on_message
 _release = Schedule.release
-_table_write = Table._write
+_written = Place._written
 
 
 # ------------------------------------------------------------------------------------------------------- destinations
@@ -46,11 +46,9 @@ def _ignore_marks(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held._replace(mark=""), step._replace(mark="", through_mark=""))
 
 
-def _seed_without_replacing(self: Table, apply: Apply) -> None:
-    before = self.image.rows
-    _table_write(self, apply)
-    if apply.seed is not None:
-        self.image = replace(self.image, rows=_merged(before, apply.seed))
+def _seed_without_replacing(self: Place, write: StagedWrite) -> TableImage:
+    image = _written(self, write)
+    return image if write.seed is None else replace(image, rows=_merged(self.images[write.name].rows, write.seed))
 
 
 def _merged(before: Rows, seed: Rows) -> Rows:
@@ -58,21 +56,19 @@ def _merged(before: Rows, seed: Rows) -> Rows:
     return tuple(sorted([*seed, *(row for row in before if row.key not in keys)]))
 
 
-def _write_rows_first(self: Table, apply: Apply) -> None:
-    """Rows first; position and token follow in a later transaction."""
-    before = self.image
-    _table_write(self, apply)
-    if apply.seed is None:
-        self.later = self.image  # type: ignore[attr-defined]
-        self.image = replace(before, rows=self.image.rows)
+def _commit_rows_first(self: Place, transaction: Transaction) -> None:
+    """Rows first; position and token of a flush follow in a later transaction."""
+    flushes = [write.name for write in transaction.apply.writes if write.seed is None]
+    for name, image in transaction.draft.items():
+        self.images[name] = replace(self.images[name], rows=image.rows) if name in flushes else image
+    self.later = {name: image for name, image in transaction.draft.items() if name in flushes}  # type: ignore[attr-defined]
 
 
-def _write_position_later(self: Table, source: Address, message: Message) -> Effects:
-    later = getattr(self, "later", None)
-    if later is not None:
-        self.image = replace(self.image, position=later.position, token=later.token)
-        self.later = None  # type: ignore[attr-defined]
-    return _on_table_message(self, source, message)
+def _write_position_later(self: Place, source: Address, message: Message) -> Effects:
+    for name, later in getattr(self, "later", {}).items():
+        self.images[name] = replace(self.images[name], position=later.position, token=later.token)
+    self.later = {}  # type: ignore[attr-defined]
+    return _on_place_message(self, source, message)
 
 
 # ----------------------------------------------------------------------------------------------------------- planners
@@ -172,7 +168,7 @@ DELIVERY_MUTANTS = (
         "delivery-unfenced",
         "a destination ignores tokens",
         "two-deliverers",
-        patch((delivery_world, "decide", _ignore_tokens)),
+        patch((group_commit, "decide", _ignore_tokens)),
         "SingleDeliverer",
         "breadth",
         100_000,
@@ -182,7 +178,7 @@ DELIVERY_MUTANTS = (
         "expected-position-unchecked",
         "a flush is written at any position of the destination",
         "mirror",
-        patch((delivery_world, "decide", _flush_at_any_position)),
+        patch((group_commit, "decide", _flush_at_any_position)),
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
@@ -192,7 +188,7 @@ DELIVERY_MUTANTS = (
         "position-outside-transaction",
         "rows are committed before the position",
         "append-mode",
-        patch((Table, "_write", _write_rows_first), (Table, "on_message", _write_position_later)),
+        patch((Place, "_commit", _commit_rows_first), (Place, "on_message", _write_position_later)),
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
@@ -202,7 +198,7 @@ DELIVERY_MUTANTS = (
         "seed-beside",
         "a seed keeps the previous rows",
         "seeding",
-        patch((Table, "_write", _seed_without_replacing)),
+        patch((Place, "_written", _seed_without_replacing)),
         "NoPhantom",
         "breadth",
         10_000,
@@ -212,7 +208,7 @@ DELIVERY_MUTANTS = (
         "late-seed",
         "a late seed moves a destination back",
         "lost-answers",
-        patch((delivery_world, "decide", _seed_at_any_position)),
+        patch((group_commit, "decide", _seed_at_any_position)),
         "CursorMonotone",
         "breadth",
         60_000,
@@ -372,7 +368,7 @@ DELIVERY_MUTANTS = (
         "position-without-mark",
         "a destination ignores marks: a seed that moved it back lands again at the same position of another history",
         "restored-source",
-        patch((delivery_world, "decide", _ignore_marks)),
+        patch((group_commit, "decide", _ignore_marks)),
         ("CursorMonotone", "NoPhantom", "NoLoss", "Progress"),
         "breadth",
         50_000,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patches import patch
-from trunkline.check.scenarios import delivery_world
+from trunkline.core import group_commit
 from trunkline.core.delivery_events import PlanDropped
 from trunkline.core.effects import Announce, Effects
 from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
@@ -58,7 +58,7 @@ PLANNING_MUTANTS = (
         "flush-written-again",
         "a flush that was already applied is written again",
         "append-mode",
-        patch((delivery_world, "decide", _write_flush_again)),
+        patch((group_commit, "decide", _write_flush_again)),
         ("ExactlyOnce", "CursorMonotone", "NoPhantom", "NoLoss"),
         "breadth",
         20_000,

@@ -10,6 +10,7 @@ from trunkline.check.scenarios.capture import CAPTURE_SCENARIOS
 from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
 from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
+from trunkline.check.scenarios.delivery_places import PLACE_SCENARIOS
 from trunkline.check.scenarios.delivery_sources import SOURCE_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
@@ -38,6 +39,7 @@ _ALL = (
     *SPACE_SCENARIOS,
     *DELIVERY_SCENARIOS,
     *SOURCE_SCENARIOS,
+    *PLACE_SCENARIOS,
     *CAPTURE_SCENARIOS,
 )
 

@@ -11,29 +11,35 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from trunkline.check.delivery_rows import Change, Row, SourceScript, source_script
-from trunkline.check.disks import NoDisk
 from trunkline.check.monitors import Progress
 from trunkline.check.monitors.delivery import EventualConsistency, OnePlace, Parts, delivery_safety
-from trunkline.check.scenario import NO_FAULTS, Boot, Faults, Operation, ProcessSpec, Scenario
-from trunkline.check.scenarios.delivery_work import DelivererHost, OperatorRequest, RestoreTable, Worker, tenants_of
+from trunkline.check.monitors.places import place_safety
+from trunkline.check.scenario import NO_FAULTS, Faults, Operation, Scenario
+from trunkline.check.scenarios.delivery_place import PlaceKind, TableImage
+from trunkline.check.scenarios.delivery_processes import (
+    control_events,
+    deliverer,
+    lake,
+    lone_tables,
+    operations,
+    place,
+)
+from trunkline.check.scenarios.delivery_work import (
+    Layout,
+    OperatorRequest,
+    RestoreTable,
+    tenants_of,
+)
 from trunkline.check.scenarios.delivery_world import (
     CONTROL,
-    LAKE,
     Advance,
-    ControlEvents,
-    ControlStore,
     Expire,
     ReplaceSource,
     ReseedRequest,
-    ScriptedSource,
-    Table,
-    TableImage,
 )
 from trunkline.core.delivery_messages import Configured, Life, LifeChanged, Outcome, Planned, Shutdown
 from trunkline.core.effects import Message
-from trunkline.core.planner import Planner
 from trunkline.core.planner_tracks import PlannerConfig
-from trunkline.core.role import Role
 
 PLANNED = (Planned("d1", digest="1"), Planned("d2", digest="2"))
 CONFIG = PlannerConfig(
@@ -80,10 +86,6 @@ ONE_TENANT = source_script(  # d2 has nothing until the end
 )
 
 
-def operations(role: str, *requests: Message) -> tuple[Operation, ...]:
-    return tuple(Operation(role, request) for request in requests)
-
-
 def requested(*news: Message | str) -> tuple[Operation, ...]:
     """An operator's requests to a deliverer, one after another. A name restores that table from a backup."""
     requests = [
@@ -100,48 +102,6 @@ def moves(script: SourceScript, *oldest: int) -> tuple[Advance, ...]:
     return (*(Advance(number) for number in range(1, versions + 1)), *expiries)
 
 
-def lake(
-    script: SourceScript,
-    steps: tuple[Advance | ReplaceSource, ...],
-    names: tuple[str, ...],
-    deliverers: tuple[str, ...],
-) -> ProcessSpec:
-    def start(boot: Boot) -> Mapping[str, Role]:
-        return {"source": ScriptedSource(script), "control": ControlStore(names, deliverers)}
-
-    return ProcessSpec(LAKE, start, NoDisk(), None, operations("source", *steps))
-
-
-def control_events(events: tuple[Expire | ReseedRequest, ...]) -> ProcessSpec:
-    def start(boot: Boot) -> Mapping[str, Role]:
-        return {"events": ControlEvents(events)}
-
-    return ProcessSpec("events", start, NoDisk(), None)
-
-
-def table(name: str, image: TableImage, *, append: bool, troubles: int, broken: Outcome | None) -> ProcessSpec:
-    def start(boot: Boot) -> Mapping[str, Role]:
-        return {"table": Table(name, image, append=append, troubles=troubles, broken=broken)}
-
-    return ProcessSpec(name, start, NoDisk(), None)
-
-
-def deliverer(
-    name: str,
-    script: SourceScript,
-    planned: tuple[Planned, ...],
-    config: PlannerConfig,
-    asked: tuple[Operation, ...],
-    *,
-    looks: bool,
-) -> ProcessSpec:
-    def start(boot: Boot) -> Mapping[str, Role]:
-        worker = Worker(boot.start, script, planned, looks=looks)
-        return {"planner": Planner(config), "worker": worker, "host": DelivererHost(planned)}
-
-    return ProcessSpec(name, start, NoDisk(), None, asked)
-
-
 def scenario(
     name: str,
     summary: str,
@@ -152,6 +112,11 @@ def scenario(
     seeded: int = 1,
     images: Mapping[str, TableImage] = MappingProxyType({}),
     append: bool = False,
+    together: bool = False,
+    alone: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    savepoints: bool = False,
+    races: int = 0,
+    unknowns: int = 0,
     steps: tuple[Advance | ReplaceSource, ...] | None = None,
     events: tuple[Expire | ReseedRequest, ...] = (),
     asked: Mapping[str, tuple[Operation, ...]] = NOTHING,
@@ -168,30 +133,42 @@ def scenario(
 ) -> Scenario:
     """``seeded``: the version that tables hold at the beginning (0: nothing), except those in ``images``.
 
+    ``together``: all destinations are in one place, where a transaction may lose ``races`` and end ``unknowns`` times
+    unknown; also those that are planned with a place. ``alone``: the keys of tables that commit alone, by destination.
     ``events`` of the control store happen at any moment, ``asked`` are operations of deliverers. ``left_alone``:
     destinations that need not reach their part; ``becomes``: the configuration after the first grant.
     """
     names = tuple(each.destination for each in planned)
+    shared = {each.destination: each.place or ("p" if together else "") for each in planned}
+    layout = Layout(tuple((name, each) for name, each in shared.items() if each), tuple(alone.items()), append)
     tenants = {each.destination: tenants_of(each) for each in becomes or planned}
     parts = Parts(script, tenants, append, token_first=2 if becomes else 0)
     begin = {each: images.get(each, _seeded(parts, each, seeded)) for each in names}
     consistent = {each: begin[each].rows for each in names if each not in left_alone.split()}
+    kind = PlaceKind(append, savepoints, tuple(troubles.items()), tuple(broken.items()), races, unknowns)
+    places: dict[str, dict[str, TableImage]] = {}
+    for each in [name for name in names if name not in alone]:
+        places.setdefault(layout.place(each), {})[each] = begin[each]
     return Scenario(
         name,
         summary,
         (
             lake(script, moves(script) if steps is None else steps, names, tuple(deliverers.split())),
             control_events(events),
+            *(place(each, members, kind) for each, members in places.items()),
+            *(lone_tables(each, begin[each], keys, troubles.get(each, 0)) for each, keys in alone.items()),
             *(
-                table(each, begin[each], append=append, troubles=troubles.get(each, 0), broken=broken.get(each))
-                for each in names
-            ),
-            *(
-                deliverer(each, script, planned, config, asked.get(each, ()), looks=looks)
+                deliverer(each, script, planned, config, asked.get(each, ()), layout, looks=looks)
                 for each in deliverers.split()
             ),
         ),
-        (*delivery_safety(parts), *_one_place(planned), EventualConsistency(parts, consistent), Progress()),
+        (
+            *delivery_safety(parts),
+            *place_safety(),
+            *_one_place(planned),
+            EventualConsistency(parts, consistent),
+            Progress(),
+        ),
         faults,
         eager_operations=False,
         crashable=tuple(crashable.split()),

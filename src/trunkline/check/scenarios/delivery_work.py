@@ -1,27 +1,28 @@
 """A deliverer of the checked world: the planner that ships, a worker that runs its jobs, and a host.
 
 A flush takes several steps, as in a running pipeline: the planner requests it, the worker reads the window and stages
-rows, the table commits at some later moment, and its answer arrives at another. A deliverer may crash in between; what
-it has sent still arrives.
+rows, each place commits its members at some later moment, and its answer arrives at another. A deliverer may crash in
+between; what it has sent still arrives.
+
+Tables of a member that commit alone are read and written in many more steps (``delivery_lone.py``).
 """
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from trunkline.check.delivery_rows import SourceScript
+from trunkline.check.scenarios.delivery_lone import LoneStep, ReadTables, TableCommitted, TablesRead, standing_of
+from trunkline.check.scenarios.delivery_place import Answered, Apply, ReadPositions, Restore, Restored, StagedWrite
 from trunkline.check.scenarios.delivery_world import (
     CONTROL,
     SOURCE,
     Acquire,
-    Answered,
-    Apply,
     CompareMark,
     Forget,
     MarkCompared,
     OperationDone,
-    ReadPosition,
     ReadWindow,
-    Restore,
-    Restored,
     WindowRead,
 )
 from trunkline.check.scenarios.hosts import PassiveRole
@@ -49,6 +50,25 @@ def tenants_of(planned: Planned) -> tuple[int, ...]:
     return tuple(map(int, planned.digest.split()))
 
 
+class Layout(Struct, frozen=True):
+    """Where tables are.
+
+    ``places``: (destination, place); one that is not named is a place of its own. ``alone``: (destination, the keys of
+    each of its tables), if these commit alone; any other destination is one table.
+    """
+
+    places: tuple[tuple[str, str], ...] = ()
+    alone: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    append: bool = False
+
+    def place(self, destination: str) -> str:
+        return dict(self.places).get(destination, destination)
+
+    def keys(self, destination: str) -> tuple[str, ...]:
+        """Of the tables that commit alone."""
+        return dict(self.alone).get(destination, ())
+
+
 class OperatorRequest(Message, frozen=True):
     """An operator's message to the planner; a new configuration goes to the worker and the control store as well."""
 
@@ -66,8 +86,9 @@ class RestoreTable(Message, frozen=True):
 class DelivererHost(PassiveRole):
     """The host of a planner: sends it the configuration and acquires leases."""
 
-    def __init__(self, planned: tuple[Planned, ...]) -> None:
+    def __init__(self, planned: tuple[Planned, ...], layout: Layout) -> None:
         self.planned = planned
+        self.layout = layout
         self.restoring = 0  # the operation in progress
 
     def on_start(self) -> Effects:
@@ -81,7 +102,7 @@ class DelivererHost(PassiveRole):
                 return [Send(PLANNER, news), Complete(operation, OperationDone())]
             case RestoreTable(operation, destination):
                 self.restoring = operation
-                return [Send(Address(destination, "table"), Restore())]
+                return [Send(Address(self.layout.place(destination), "place"), Restore(destination))]
             case Restored():
                 return [Complete(self.restoring, OperationDone())]
         return super().on_message(source, message)
@@ -100,20 +121,24 @@ class Worker(PassiveRole):
     incarnations reading is always a step, and positions of destinations are compared with the source.
     """
 
-    def __init__(self, start: int, script: SourceScript, planned: tuple[Planned, ...], *, looks: bool) -> None:
+    def __init__(
+        self, start: int, script: SourceScript, planned: tuple[Planned, ...], layout: Layout, *, looks: bool
+    ) -> None:
         self.start = start
         self.script = script
         self.planned = planned
+        self.layout = layout
         self.incarnations = 2 if script.another else 1
         self.looks = looks or self.incarnations > 1
         # By job: what is staged, for each incarnation of the source.
-        self.looking: dict[int, tuple[tuple[Apply, ...], ...]] = {}
+        self.looking: dict[int, tuple[tuple[StagedWrite, ...], ...]] = {}
         self.seeding: set[int] = set()  # jobs among them that are seeds
         self.through: dict[int, int] = {}  # by job: the end of its window
         self.marks: dict[int, str] = {}  # by job: the mark of that version
         self.notes: dict[int, tuple[Note, ...]] = {}  # by job that reads positions
-        self.waiting: dict[int, tuple[str, ...]] = {}  # by job: destinations without an answer
+        self.waiting: dict[int, tuple[str, ...]] = {}  # by job: destinations without a result
         self.results: dict[int, tuple[Result, ...]] = {}
+        self.lone: dict[int, tuple[LoneStep, ...]] = {}  # by job: destinations whose tables commit alone
 
     @property
     def phase(self) -> str:
@@ -125,7 +150,11 @@ class Worker(PassiveRole):
 
     def ignores(self, source: Address, message: Message) -> bool:
         """Answers to a previous process, and late answers."""
-        if isinstance(message, Answered | MarkCompared):
+        if isinstance(message, Answered):
+            return message.start != self.start or not self._awaited(message.job, message.results)
+        if isinstance(message, TablesRead | TableCommitted):
+            return message.request.start != self.start or not self._is_awaited(message)
+        if isinstance(message, MarkCompared):
             return message.start != self.start or message.result.destination not in self.waiting.get(message.job, ())
         return isinstance(message, WindowRead) and (message.start != self.start or message.job not in self.looking)
 
@@ -133,15 +162,22 @@ class Worker(PassiveRole):
         match message:
             case ReadStandings(job, destinations, notes):
                 self.notes[job] = notes
-                asks = [Send(Address(name, "table"), ReadPosition(self.start, job)) for name in destinations]
-                return self._begin(job, destinations, asks)
+                asks: dict[str, list[str]] = {}
+                for each in destinations:
+                    asks.setdefault(self.layout.place(each), []).append(each)
+                reads = [
+                    Send(Address(place, "place"), self._question(job, place, tuple(names)))
+                    for place, names in asks.items()
+                ]
+                return self._begin(job, destinations, reads)
             case FlushGroup() | SeedGroup():
                 return self._stage(message)
             case WindowRead(start, job) if start == self.start and job in self.looking:
                 return self._on_read(message)
-            case Answered(start, job, result) if start == self.start:
-                if result.destination in self.waiting.get(job, ()):
-                    return self._on_answered(job, result)
+            case Answered(start, job, results) if start == self.start:
+                return [effect for each in self._awaited(job, results) for effect in self._on_result(job, each)]
+            case TablesRead() | TableCommitted() if message.request.start == self.start and self._is_awaited(message):
+                return self._on_tables(message)
             case MarkCompared(start, job, result) if start == self.start:
                 if result.destination in self.waiting.get(job, ()):
                     return self._finish(job, (result,))
@@ -149,7 +185,29 @@ class Worker(PassiveRole):
                 self.planned = planned
         return []
 
-    def _on_answered(self, job: int, result: Result) -> Effects:
+    def _question(self, job: int, place: str, names: tuple[str, ...]) -> Message:
+        alone = place in dict(self.layout.alone)
+        return ReadTables(self.start, job, place) if alone else ReadPositions(self.start, job, names)
+
+    def _awaited(self, job: int, results: tuple[Result, ...]) -> list[Result]:
+        return [each for each in results if each.destination in self.waiting.get(job, ())]
+
+    def _is_awaited(self, answer: TablesRead | TableCommitted) -> bool:
+        request = answer.request
+        if request.member not in self.waiting.get(request.job, ()):
+            return False
+        return request.job in self.notes or any(each.awaited == request for each in self.lone.get(request.job, ()))
+
+    def _on_tables(self, answer: TablesRead | TableCommitted) -> Effects:
+        job, member = answer.request.job, answer.request.member
+        if job in self.notes:
+            assert isinstance(answer, TablesRead)
+            return self._on_result(job, standing_of(member, answer.images))
+        [step] = [each for each in self.lone[job] if each.write.name == member]
+        then = step.on_read(answer.images) if isinstance(answer, TablesRead) else step.on_committed(answer)
+        return self._finish(job, (then,)) if isinstance(then, Result) else [Send(Address(member, "place"), then)]
+
+    def _on_result(self, job: int, result: Result) -> Effects:
         if result.outcome is not Outcome.STANDS or self.incarnations == 1:
             return self._finish(job, (result,))
         note = next((each for each in self.notes[job] if each.destination == result.destination), None)
@@ -171,16 +229,15 @@ class Worker(PassiveRole):
             return [*begun, Send(SOURCE, ReadWindow(self.start, job.job, after, mark, job.through))]
         return begun + self._on_read(WindowRead(self.start, job.job, readable=True, strayed=False, incarnation=0))
 
-    def _staged(self, job: FlushGroup | SeedGroup, member: JobMember, incarnation: int) -> Apply | None:
+    def _staged(self, job: FlushGroup | SeedGroup, member: JobMember, incarnation: int) -> StagedWrite | None:
         tenants = tenants_of(next(each for each in self.planned if each.destination == member.destination))
         mark, script = self.script.mark(incarnation, job.through), self.script.in_incarnation(incarnation)
         if job.through >= len(script.versions):
             return None  # this incarnation has no such version
         if isinstance(job, SeedGroup):
-            rows = script.part(tenants, job.through)
-            return Apply(self.start, job.job, member, job.through, seed=rows, mark=mark)
+            return StagedWrite(member, job.through, seed=script.part(tenants, job.through), mark=mark)
         edits = script.edits(tenants, Span(job.after, job.through))
-        return Apply(self.start, job.job, member, job.through, edits, mark=mark) if edits or job.stamp else None
+        return StagedWrite(member, job.through, edits, mark=mark) if edits or job.stamp else None
 
     def _on_read(self, read: WindowRead) -> Effects:
         job, seeds = read.job, read.job in self.seeding
@@ -191,12 +248,26 @@ class Worker(PassiveRole):
             return self._finish(
                 job, tuple(Result(name, outcome, error="not in the source") for name in self.waiting[job])
             )
-        applies = staged[read.incarnation]
+        writes = staged[read.incarnation]
         self.marks[job] = self.script.mark(read.incarnation, self.through.pop(job))
-        named = [apply.member.destination for apply in applies]
+        named = [write.name for write in writes]
         empty = [Result(name, Outcome.EMPTY) for name in self.waiting[job] if name not in named]
-        sent = [Send(Address(apply.member.destination, "table"), apply) for apply in applies]
-        return [*sent, *self._finish(job, tuple(empty))]
+        return [*self._sent(job, writes), *self._finish(job, tuple(empty))]
+
+    def _sent(self, job: int, writes: tuple[StagedWrite, ...]) -> Effects:
+        """One transaction for each place."""
+        by_place: dict[str, list[StagedWrite]] = {}
+        for write in writes:
+            by_place.setdefault(self.layout.place(write.name), []).append(write)
+        requests: list[tuple[str, Message]] = []
+        for place, members in by_place.items():
+            if keys := self.layout.keys(place):
+                step = LoneStep(self.start, job, members[0], keys, append=self.layout.append)
+                requests.append((place, step.read()))
+                self.lone[job] = (*self.lone.get(job, ()), step)
+            else:
+                requests.append((place, Apply(self.start, job, tuple(members))))
+        return [Send(Address(place, "place"), request) for place, request in requests]
 
     def _begin(self, job: int, destinations: tuple[str, ...], sent: list[Send]) -> Effects:
         self.waiting[job], self.results[job] = destinations, ()
@@ -210,7 +281,7 @@ class Worker(PassiveRole):
         if self.waiting[job]:
             return []
         del self.waiting[job]
-        for known in (self.looking, self.through, self.notes):
+        for known in (self.looking, self.through, self.notes, self.lone):
             known.pop(job, None)
         self.seeding.discard(job)
         done, mark = self.results.pop(job), self.marks.pop(job, "")

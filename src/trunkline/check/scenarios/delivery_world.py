@@ -1,4 +1,4 @@
-"""The world around deliverers: a source that advances, tables with transactions, a control store that grants leases.
+"""The world around deliverers and places: a source that advances, and a control store that grants leases.
 
 Their processes never crash: they stand for systems that keep their state. Messages to and from them may be lost.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.check.delivery_rows import Edit, Rows, SourceScript
-from trunkline.check.monitors.delivery import SourceMoved, TableWritten
+from trunkline.check.delivery_rows import SourceScript
+from trunkline.check.monitors.delivery import SourceMoved
 from trunkline.check.scenarios.hosts import PassiveRole
 from trunkline.core.delivery_messages import (
     NO_SPAN,
     FencedOff,
     Grant,
-    JobMember,
     LeasesGranted,
     LeasesLost,
     Lost,
@@ -30,14 +29,11 @@ from trunkline.core.delivery_messages import (
     SourceAt,
     Span,
 )
-from trunkline.core.effects import Address, Announce, Choose, Complete, Effects, Event, Message, Send
-from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
+from trunkline.core.effects import Address, Announce, Complete, Effects, Event, Message, Send
 
 LAKE = "lake"  # source and control store are one process, so that a grant comes with the state of the source
 SOURCE = Address(LAKE, "source")
 CONTROL = Address(LAKE, "control")
-
-DECIDED = {Decision.ALREADY: Outcome.ALREADY, Decision.FENCED: Outcome.FENCED, Decision.MOVED: Outcome.MOVED}
 
 
 class OperationDone(Event, frozen=True):
@@ -156,126 +152,6 @@ class ScriptedSource(PassiveRole):
         return replace(result, outcome=Outcome.STRAYED if strayed else Outcome.STANDS, note_holds=holds)
 
 
-# --------------------------------------------------------------------------------------------------------- a table
-
-
-class Apply(Message, frozen=True):
-    """One transaction: a flush of these edits, or a seed of these rows."""
-
-    start: int
-    job: int
-    member: JobMember
-    through: int
-    edits: tuple[Edit, ...] = ()
-    seed: Rows | None = None
-    mark: str = ""  # of `through`
-
-
-class ReadPosition(Message, frozen=True):
-    start: int
-    job: int
-
-
-class Restore(Message, frozen=True):
-    """An operator restores the table to its initial state."""
-
-
-class Restored(Message, frozen=True):
-    """The table is restored."""
-
-
-class Answered(Message, frozen=True):
-    start: int
-    job: int
-    result: Result
-
-
-class TableImage(Struct, frozen=True):
-    rows: Rows = ()
-    position: int = 0  # 0: no record
-    token: int = 0
-    seeded: int = 0  # the version of its last seed; 0: its rows are not from this pipeline
-    mark: str = ""  # of the position
-
-
-class Table(PassiveRole):
-    """A destination. ``troubles``: how often it may refuse a flush; ``broken``: its answer to every flush."""
-
-    def __init__(
-        self, name: str, image: TableImage, *, append: bool, troubles: int = 0, broken: Outcome | None = None
-    ) -> None:
-        self.name = name
-        self.image = self.backup = image
-        self.append = append
-        self.troubles = troubles
-        self.broken = broken
-        self.asked: tuple[Address, Apply] | None = None
-
-    def on_message(self, source: Address, message: Message) -> Effects:
-        match message:
-            case ReadPosition(start, job):
-                image = self.image
-                result = Result(self.name, Outcome.STANDS, image.position, image.token, mark=image.mark)
-                return [Send(source, Answered(start, job, result))]
-            case Restore():
-                self.image = self.backup
-                return [self._announce(restored=True), Send(source, Restored())]
-            case Apply() if self.broken is not None:
-                return [self._answer(source, message, Result(self.name, self.broken, error="broken"))]
-            case Apply() if self.troubles:
-                self.asked = (source, message)
-                return [Choose("fate", (Outcome.APPLIED, Outcome.TRANSIENT))]
-            case Apply():
-                return self._apply(source, message)
-        return super().on_message(source, message)
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        assert self.asked is not None
-        (source, apply), self.asked = self.asked, None
-        if option is Outcome.APPLIED:
-            return self._apply(source, apply)
-        self.troubles -= 1
-        return [self._answer(source, apply, Result(self.name, Outcome.TRANSIENT, error="unreachable"))]
-
-    def _apply(self, source: Address, apply: Apply) -> Effects:
-        image, member = self.image, apply.member
-        step = PlannedWrite(member.expected, member.mark, apply.through, apply.mark, member.token, None)
-        decision = decide(StoredPosition(image.position, image.token, image.mark), step)
-        if decision is not Decision.PROCEED:
-            refused = Result(self.name, DECIDED[decision], image.position, image.token)
-            return [self._answer(source, apply, refused)]
-        held = {row.key for row in image.rows}
-        twice = [edit.key for edit in apply.edits if edit.row and not edit.replaces and edit.key in held]
-        if twice and not self.append:
-            return [self._answer(source, apply, Result(self.name, Outcome.PERMANENT, error=f"{twice[0]} is there"))]
-        self._write(apply)
-        done = Result(self.name, Outcome.APPLIED, self.image.position, self.image.token)
-        return [self._announce(), self._answer(source, apply, done)]
-
-    def _write(self, apply: Apply) -> None:
-        """Rows, position and token change in one transaction."""
-        token, through = apply.member.token, apply.through
-        if apply.seed is not None:
-            self.image = TableImage(apply.seed, through, token, through, apply.mark)
-        else:
-            rows = self._edited(apply.edits)
-            self.image = replace(self.image, rows=rows, position=through, token=token, mark=apply.mark)
-
-    def _edited(self, edits: tuple[Edit, ...]) -> Rows:
-        touched = set() if self.append else {edit.key for edit in edits}
-        kept = [row for row in self.image.rows if row.key not in touched]
-        return tuple(sorted([*kept, *(edit.row for edit in edits if edit.row is not None)]))
-
-    def _announce(self, *, restored: bool = False) -> Announce:
-        image = self.image
-        return Announce(
-            TableWritten(self.name, image.rows, image.position, image.token, image.seeded, restored, image.mark)
-        )
-
-    def _answer(self, source: Address, apply: Apply, result: Result) -> Send:
-        return Send(source, Answered(apply.start, apply.job, result))
-
-
 # --------------------------------------------------------------------------------------------------- the control store
 
 
@@ -288,6 +164,17 @@ class Expire(Message, frozen=True):
 
     destination: str
     time: int = 1  # the first or the second time
+
+
+class Seize(Message, frozen=True):
+    """A repairer takes a destination from its owner."""
+
+    destination: str
+
+
+class Seized(Message, frozen=True):
+    destination: str
+    token: int
 
 
 class ReseedRequest(Message, frozen=True):
@@ -335,6 +222,8 @@ class ControlStore(PassiveRole):
                 return self._grant(mine, source.process) if mine else []
             case Expire(destination):
                 return self._move(destination)
+            case Seize(destination):
+                return self._on_seized(destination, source)
             case ReseedRequest(destination):
                 return self._on_reseed(destination)
             case Forget(destination):
@@ -372,6 +261,12 @@ class ControlStore(PassiveRole):
         others = [each for each in self.deliverers if each != lease.owner]
         lost = Send(Address(lease.owner, "planner"), LeasesLost((Lost(name, lease.token),)))
         return [lost, *self._grant([name], others[0] if others else lease.owner)]
+
+    def _on_seized(self, name: str, repairer: Address) -> Effects:
+        lease = self.leases[name]
+        lost = Send(Address(lease.owner, "planner"), LeasesLost((Lost(name, lease.token),)))
+        self.leases[name] = replace(lease, owner=repairer.process, token=lease.token + 1, settled=False)
+        return [*([lost] if lease.owner else []), Send(repairer, Seized(name, lease.token + 1))]
 
     def _on_released(self, released: Released) -> Effects:
         """The other deliverer gets it, if there is one."""

@@ -18,6 +18,7 @@ SCANNERS: Final[dict[CatalogKind, tuple[Extension, ...]]] = {  # what reads a ca
     "sqlite": ("sqlite_scanner",),
     "postgres": ("postgres_scanner",),
 }
+NEEDS_DATA_PATH: Final = "it needs data_path, the directory of its files; add that key"
 
 
 def catalog_location(catalog: str) -> tuple[CatalogKind, str]:
@@ -27,6 +28,11 @@ def catalog_location(catalog: str) -> tuple[CatalogKind, str]:
     if catalog.startswith("postgres:"):
         return "postgres", catalog.removeprefix("postgres:")
     return "duckdb", catalog
+
+
+def needs_data_path(catalog: str) -> bool:
+    """Whether a new lake needs a directory for its files; with a catalog in a DuckDB file they are beside it."""
+    return catalog_location(catalog)[0] != "duckdb"
 
 
 def catalog_scanners(address: LakeAddress) -> tuple[Extension, ...]:

@@ -171,11 +171,20 @@ class PostgresSession:
         state, text = error.sqlstate, _message(error)
         if state is None and not isinstance(error, psycopg.OperationalError):
             return self._permanent(f"{what} at {self.place}: {text}")
+        if state == "53200":  # in most cases the table of locks is full
+            return Unreachable(
+                f"{what} at {self.place}: {text}; raise the server's max_locks_per_transaction, or memory"
+            )
         if state is None or state.startswith(TRANSIENT):
             return Unreachable(f"{what} at {self.place}: {text}; retrying, check the server if this persists")
         if state == "42501":
             return self._permanent(f"{what} at {self.place}: {text}; grant the user what it needs, then resume")
         return self._permanent(f"{what} at {self.place}: {text}; fix the table or the row, then resume")
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection has outlived the last error."""
+        return not self._lost()
 
     def new_session(self) -> PostgresSession:
         """Another session with the same server, for a long read beside this one."""

@@ -114,13 +114,14 @@ class Lag(Struct, frozen=True):
     position: int  # of the source, now
     retained: int  # of WAL, kept for this capture
     files: tuple[tuple[int, int], ...] = ()  # of MariaDB's binlog: numbers and sizes; positions do not count bytes
+    shift: int = 0  # of a lake: positions count snapshots, above this many bits
 
     def behind(self, position: int) -> int:
         """How many bytes the source is ahead of a position."""
         if position >= self.position:
             return 0
         if not self.files:
-            return self.position - position
+            return (self.position >> self.shift) - (position >> self.shift)
         kept = sum(size for number, size in self.files if number >= position >> OFFSET_BITS)
         return max(0, kept - (position & OFFSET_MAX))
 

@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import Final
@@ -143,16 +143,7 @@ class DatabaseReader:
 
     def presented(self, rows: TableRows, version: int | None = None) -> TableRows:
         """Rows under a later version, the newest if ``None`` (R5). Raises ``ValueError`` for an earlier generation."""
-        versions = self.versions(rows.number)
-        known = [schema.version for schema in versions]
-        wanted = known[-1] if version is None and known else version
-        if rows.version not in known or wanted not in known:
-            raise ValueError(f"table {rows.number} has no versions {rows.version} and {wanted} in this generation")
-        batch = rows.batch
-        steps = versions[known.index(rows.version) : known.index(wanted) + 1]
-        for older, newer in pairwise(steps):
-            batch = _stepped(batch, older, newer)
-        return TableRows(rows.number, wanted, batch)
+        return presented(self.versions(rows.number), rows, version)
 
     # ----------------------------------------------------------------------------------------------------- what comes
 
@@ -356,6 +347,18 @@ def _check_replaced(found: Catalog, known: Catalog) -> None:
             if older.generation == table.newest.generation or len(table.schemas) > 1:
                 raise Malformed(f"the source was replaced, and table {older.number} is not captured again")
             check_step(older, table.newest)
+
+
+def presented(versions: Sequence[TableSchema], rows: TableRows, version: int | None = None) -> TableRows:
+    """Rows under a later one of the versions of their generation, the last if ``None`` (R5). Raises ``ValueError``."""
+    known = [schema.version for schema in versions]
+    wanted = known[-1] if version is None and known else version
+    if rows.version not in known or wanted not in known:
+        raise ValueError(f"table {rows.number} has no versions {rows.version} and {wanted} in this generation")
+    batch = rows.batch
+    for older, newer in pairwise(versions[known.index(rows.version) : known.index(wanted) + 1]):
+        batch = _stepped(batch, older, newer)
+    return TableRows(rows.number, wanted, batch)
 
 
 def _stepped(batch: pa.RecordBatch, older: TableSchema, newer: TableSchema) -> pa.RecordBatch:

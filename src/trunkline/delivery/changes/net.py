@@ -20,7 +20,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +30,25 @@ import pyarrow.compute as pc
 
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges, Op
 
-Routes = Mapping[str | None, tuple[int, ...]]  # routing value -> indices of its destinations
 Codes = npt.NDArray[np.int64]
+
+
+class Routes(NamedTuple):
+    """Which destinations take a row, by index."""
+
+    by_value: Mapping[str | None, tuple[int, ...]]
+    everywhere: tuple[int, ...] = ()  # these take every row, whatever its routing value
+
+    def of(self, value: str | None) -> tuple[int, ...]:
+        return (*self.by_value.get(value, ()), *self.everywhere)
+
+    def only(self, places: Collection[int]) -> Routes:
+        """The routes to these destinations."""
+        kept = {value: tuple(place for place in found if place in places) for value, found in self.by_value.items()}
+        return Routes(
+            {value: found for value, found in kept.items() if found},
+            tuple(place for place in self.everywhere if place in places),
+        )
 
 
 class Settled(NamedTuple):
@@ -70,10 +87,11 @@ def settle_append(net: NetChanges, routes: Routes) -> Settled:
 
 def touched_keys(net: NetChanges, key: Sequence[str], routes: Routes | None = None) -> pa.Table:
     """Every (route, key) whose state a window may have changed, to look rows up: a destination with several routing
-    values may hold a key under any of them."""
+    values may hold a key under any of them. (One that takes every row: see ``without_routes``.)"""
     names = [ROUTE_COLUMN, *key]
     touched = pa.concat_tables([net.removed.select(names), net.arrived.select(names)]).combine_chunks()
-    siblings = {value: _siblings(value, routes or {}) for value in pc.unique(touched.column(ROUTE_COLUMN)).to_pylist()}
+    known = routes.by_value if routes is not None else {}
+    siblings = {value: _siblings(value, known) for value in pc.unique(touched.column(ROUTE_COLUMN)).to_pylist()}
     if all(found == [value] for value, found in siblings.items()):
         return touched
     parts = []
@@ -83,11 +101,20 @@ def touched_keys(net: NetChanges, key: Sequence[str], routes: Routes | None = No
     return pa.concat_tables(parts).combine_chunks()
 
 
+def without_routes(net: NetChanges) -> NetChanges:
+    """All rows with the route NULL: for destinations that take every row, the routing value is not part of a key."""
+    removed, arrived = (
+        rows.set_column(rows.schema.get_field_index(ROUTE_COLUMN), ROUTE_COLUMN, pa.nulls(rows.num_rows, pa.string()))
+        for rows in (net.removed, net.arrived)
+    )
+    return NetChanges(removed, arrived, net.emptied)
+
+
 def routed(rows: pa.Table, routes: Routes) -> tuple[pa.Table, dict[str | None, int]]:
     """The rows with their destinations, one copy for each; and the counts of unrouted rows."""
     encoded = rows.column(ROUTE_COLUMN).combine_chunks().dictionary_encode(null_encoding="encode")
     values: list[str | None] = encoded.dictionary.to_pylist()
-    targets = [routes.get(value, ()) for value in values]
+    targets = [routes.of(value) for value in values]
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     counts = np.bincount(codes, minlength=len(values)).tolist()
     unrouted = {value: count for value, target, count in zip(values, targets, counts, strict=True) if not target}
@@ -117,11 +144,18 @@ def less(rows: pa.Table, others: pa.Table) -> pa.Table:
     """The difference of two multisets of rows with the same columns."""
     codes = row_codes(pa.concat_tables([rows, others.select(rows.column_names)]))
     mine, theirs = np.split(codes, [rows.num_rows])
+    return rows.take(np.flatnonzero(surplus(mine, theirs)))
+
+
+def surplus(mine: Codes, theirs: Codes) -> npt.NDArray[np.bool_]:
+    """Which of some codes are left if each of the others takes one that equals it: the first ones of equal codes go."""
     order = np.argsort(mine, kind="stable")
     ranked = mine[order]
     rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)  # 0 for the first of equal rows, 1 for the second
-    cancelled = np.bincount(theirs, minlength=int(codes.max(initial=0)) + 1)
-    return rows.take(np.sort(order[rank >= cancelled[ranked]]))
+    taken = np.bincount(theirs, minlength=int(mine.max(initial=0)) + 1)
+    left = np.zeros(len(mine), np.bool_)
+    left[order] = rank >= taken[ranked]
+    return left
 
 
 def by_destination(staged: pa.Table) -> pa.Table:
@@ -191,7 +225,7 @@ def _flat(column: pa.ChunkedArray) -> pa.Array:
     return pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
 
 
-def _siblings(value: str | None, routes: Routes) -> list[str | None]:
+def _siblings(value: str | None, routes: Mapping[str | None, tuple[int, ...]]) -> list[str | None]:
     """The routing values that share a destination with this one, itself included."""
     mine = set(routes.get(value, ()))
     return [value, *(other for other, places in routes.items() if other != value and mine.intersection(places))]

@@ -12,7 +12,7 @@ Rules, applied before those of ``net``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,46 +32,62 @@ from trunkline.delivery.changes.rows import (
 ORDER: Final = [(VERSION_COLUMN, "ascending"), (ORDINAL_COLUMN, "ascending")]
 
 Indices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
 
 
 ARRIVALS: Final = pa.array([ChangeKind.INSERT, ChangeKind.UPDATE_POSTIMAGE], pa.string())
 
 
+class Decided(NamedTuple):
+    """What the events of each code come to. Indices of events."""
+
+    arrived: Indices
+    first: Indices  # of each code
+    last: Indices  # of each code
+    arrival: Flags  # of each event
+
+
 def net_of_ordered(changes: pa.Table, key: Sequence[str]) -> tuple[NetChanges, bool]:
     """The net changes by (route, key), and whether a truncation is among the changes."""
-    rest, truncated = _since_truncation(changes)
-    codes = row_codes(rest.select([ROUTE_COLUMN, *key]))
-    arrival = _is_arrival(rest)
-    first, last = _ends(codes)
-    kept = np.zeros(rest.num_rows, np.bool_)
-    kept[last[arrival[last]]] = True
-    order, follows = _followed(codes, arrival)
-    inserted = pc.equal(rest.column(KIND_COLUMN), ChangeKind.INSERT).to_numpy(zero_copy_only=False)
-    doubled = np.flatnonzero(follows & inserted[order])
-    kept[order[doubled - 1]] |= arrival[order[doubled - 1]] & kept[order[doubled]]
+    rest, truncated = since_truncation(changes)
+    arrived, first, last, arrival = decided(rest, [ROUTE_COLUMN, *key])
     removals = last[~arrival[first] | ~arrival[last]]
     columns = [name for name in rest.column_names if name not in (VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN)]
-    net = NetChanges(rest.take(removals).select([ROUTE_COLUMN, *key]), rest.take(np.flatnonzero(kept)).select(columns))
+    net = NetChanges(rest.take(removals).select([ROUTE_COLUMN, *key]), rest.take(arrived).select(columns))
     return net, truncated
+
+
+def decided(events: pa.Table, names: Sequence[str]) -> Decided:
+    """O3 and O4 for events in order, without truncations, by the values of some columns."""
+    codes = row_codes(events.select(names))
+    arrival = _is_arrival(events)
+    first, last = _ends(codes)
+    kept = np.zeros(events.num_rows, np.bool_)
+    kept[last[arrival[last]]] = True
+    order, follows = _followed(codes, arrival)
+    inserted = pc.equal(events.column(KIND_COLUMN), ChangeKind.INSERT).to_numpy(zero_copy_only=False)
+    doubled = np.flatnonzero(follows & inserted[order])
+    kept[order[doubled - 1]] |= arrival[order[doubled - 1]] & kept[order[doubled]]
+    return Decided(np.flatnonzero(kept), first, last, arrival)
 
 
 def arrivals_only(changes: pa.Table) -> tuple[NetChanges, bool]:
     """As ``net_of_ordered``, without a key: every arrival counts, and removals are ignored."""
-    rest, truncated = _since_truncation(changes)
+    rest, truncated = since_truncation(changes)
     arrived = rest.take(np.flatnonzero(_is_arrival(rest)))
     columns = [name for name in rest.column_names if name not in (VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN)]
     return NetChanges(rest.slice(0, 0).select([ROUTE_COLUMN]), arrived.select(columns)), truncated
 
 
-def _since_truncation(changes: pa.Table) -> tuple[pa.Table, bool]:
+def since_truncation(changes: pa.Table) -> tuple[pa.Table, bool]:
     """The changes after the last truncation, and whether there is one."""
     ordered = changes.sort_by(ORDER)
     found = np.flatnonzero(pc.equal(ordered.column(KIND_COLUMN), ChangeKind.TRUNCATE).to_numpy())
     return (ordered.slice(found[-1] + 1), True) if len(found) else (ordered, False)
 
 
-def _is_arrival(rows: pa.Table) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_in(rows.column(KIND_COLUMN), value_set=ARRIVALS).to_numpy()
+def _is_arrival(rows: pa.Table) -> Flags:
+    found: Flags = pc.is_in(rows.column(KIND_COLUMN), value_set=ARRIVALS).to_numpy()
     return found
 
 
@@ -82,7 +98,7 @@ def _ends(codes: npt.NDArray[np.int64]) -> tuple[Indices, Indices]:
     return first, last
 
 
-def _followed(codes: npt.NDArray[np.int64], arrival: npt.NDArray[np.bool_]) -> tuple[Indices, npt.NDArray[np.bool_]]:
+def _followed(codes: npt.NDArray[np.int64], arrival: Flags) -> tuple[Indices, Flags]:
     """The indices by code, and which of them come right after an arrival of the same code."""
     order = np.argsort(codes, kind="stable")
     follows = np.zeros(len(order), np.bool_)

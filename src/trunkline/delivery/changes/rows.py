@@ -26,7 +26,7 @@ ORIGIN_COLUMN: Final = "_trunkline_origin"  # route and key of the row that has 
 
 BATCH_ROWS: Final = 65_536  # of a batch that is read
 
-Mode = Literal["mirror", "append"]
+Mode = Literal["mirror", "append", "history"]
 DuplicatePolicy = Literal["halt", "warn"]
 
 
@@ -47,6 +47,6 @@ class Op(IntEnum):
 
 
 class NetChanges(NamedTuple):
-    removed: pa.Table  # ROUTE_COLUMN and the key columns
+    removed: pa.Table  # ROUTE_COLUMN and the key columns, perhaps others (``ReadRequest.also``)
     arrived: pa.Table  # ROUTE_COLUMN and every column
-    emptied: bool = False  # a truncation also removed every row that was live at `after`; `removed` omits those
+    emptied: bool = False  # no row of `after` is left: `arrived` is the whole table, and `removed` is empty

@@ -19,7 +19,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,9 @@ import pyarrow as pa
 
 from trunkline.delivery.changes.change_records import qualified
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.database_reader import PLACES, DatabaseReader, Step
+from trunkline.delivery.changes.database_reader import PLACES, DatabaseReader
 from trunkline.delivery.changes.groups import KIND, SEQ, TX, UNCHANGED, Layout, RowKind, TableRows, table_rows
-from trunkline.delivery.changes.net import row_codes
+from trunkline.delivery.changes.net import row_codes, surplus
 from trunkline.delivery.changes.rows import ORIGIN_COLUMN, ROUTE_COLUMN, UNCHANGED_COLUMN, NetChanges
 from trunkline.delivery.changes.schemas import Identity, TableSchema
 from trunkline.errors import DestinationHalted, SourceExpired
@@ -48,45 +48,81 @@ class TableChanges:
         self._compacts = compacts
         self._pieces: list[_Piece] = []
         self._open: list[_Piece] = []  # of parts whose last one is to come
-        self._transaction = 0
+        self._rows = 0  # of all pieces
         self._rows_max = COMPACT_ROWS
         self._schema: TableSchema | None = None  # the newest
-        self.emptied = False
+        self.emptied = False  # everything before was lost (H5), so that only the state counts
 
-    def add(self, reader: DatabaseReader, step: Step) -> None:
-        """What the reader just made of an entry."""
-        if step.forgets:
-            self._open = []
-        if self._number in step.emptied:
-            self._pieces, self._open, self.emptied = [], [], True
+    @property
+    def untouched(self) -> bool:
+        """Nothing happened to the table."""
+        return not self._pieces and not self.emptied
+
+    def take(self, reader: DatabaseReader, transaction: int, glsn: int, rows: TableRows) -> None:
+        """Rows of an entry that the reader was just fed with. ``transaction``: the number of the first one in it."""
         self._rekey(reader)
-        self._open += [_Piece(self._transaction, step.glsn, rows) for rows in step.rows if rows.number == self._number]
-        if step.end:
-            self._pieces += self._open
-            self._open = []
-            self._transaction += max(len(step.transactions), 1)
-            if self._compacts and sum(each.rows.batch.num_rows for each in self._pieces) > self._rows_max:
-                self._compact(reader)
+        self._open.append(_Piece(transaction, glsn, rows))
+
+    def end(self, reader: DatabaseReader) -> None:
+        """The entry is an end."""
+        self._pieces += self._open
+        self._rows += sum(each.rows.batch.num_rows for each in self._open)
+        self._open = []
+        if self._compacts and self._rows > self._rows_max:
+            self._compact(reader)
+
+    def forget(self) -> None:
+        """The rows of parts since the last end never were."""
+        self._open = []
+
+    def empty(self) -> None:
+        self._pieces, self._open, self._rows, self._schema = [], [], 0, None
+        self.emptied = self._compacts = True
 
     def _rekey(self, reader: DatabaseReader) -> None:
         """H7."""
         before, self._schema = self._schema, next(reversed(reader.versions(self._number)), None)
         if before is None or self._schema is None or not self._compacts or not self._pieces:
             return
-        if _key_numbers(before) != _key_numbers(self._schema):
+        if key_numbers(before) != key_numbers(self._schema):
             self._compact(reader, before.version)
 
     def _compact(self, reader: DatabaseReader, version: int | None = None) -> None:
         """Replace the changes so far by the rows that they left."""
-        rows = self.history(reader, version).state()
+        rows = self._history(reader, version).state()
         self._pieces = [_Piece(-1, 0, rows)]
-        self._rows_max = max(COMPACT_ROWS, 2 * rows.batch.num_rows)
+        self._rows = rows.batch.num_rows
+        self._rows_max = max(COMPACT_ROWS, 2 * self._rows)
 
-    def history(self, reader: DatabaseReader, version: int | None = None) -> TableHistory:
-        """All rows so far, under a version of the table, the newest if ``None``. Raises ``SourceExpired`` (H7)."""
+    def history(self, reader: DatabaseReader) -> TableHistory:
+        """All rows up to the last end, under the newest version of the table. Raises ``SourceExpired`` (H7)."""
+        self._rekey(reader)
+        return self._history(reader)
+
+    def remember(self, reader: DatabaseReader) -> None:
+        """What came so far is the state before a window: it has no transactions, and truncations name its rows."""
+        if self._pieces:
+            self._compact(reader)
+        self._compacts, self.emptied = False, False
+
+    def spans(self, reader: DatabaseReader) -> Spans:
+        """The rows up to the last end between truncations, and the transaction of the truncation after each of them.
+        Earlier changes of that transaction are left out: after it, they never were."""
+        versions = reader.versions(self._number)
+        placed = [(each, reader.presented(each.rows).batch) for each in self._pieces if each.rows.batch.num_rows]
+        cuts = sorted(cut for piece, batch in placed for cut in _truncations(piece, batch))
+        found = []
+        for place in range(len(cuts) + 1):
+            begin = cuts[place - 1] if place else (-1, -1, -1)
+            end = cuts[place] if place < len(cuts) else None
+            between = [(piece, batch.filter(pa.array(_between(piece, batch, begin, end)))) for piece, batch in placed]
+            found.append((_of_pieces(versions, between), None if end is None else end[2]))
+        return found
+
+    def _history(self, reader: DatabaseReader, version: int | None = None) -> TableHistory:
         versions = [each for each in reader.versions(self._number) if version is None or each.version <= version]
         pieces = [each for each in self._pieces if each.rows.batch.num_rows]
-        return TableHistory(versions, [(each, reader.presented(each.rows, version).batch) for each in pieces])
+        return _of_pieces(versions, [(each, reader.presented(each.rows, version).batch) for each in pieces])
 
 
 class _Piece:
@@ -98,26 +134,38 @@ class _Piece:
         self.rows = rows
 
 
-class TableHistory:
-    """Changes in order since the last truncation."""
+def _of_pieces(versions: Sequence[TableSchema], placed: Sequence[tuple[_Piece, pa.RecordBatch]]) -> TableHistory:
+    facts = np.array([(each.transaction, each.glsn, each.rows.version) for each, _ in placed], np.int64)
+    places = np.repeat(facts.reshape(-1, 3), [batch.num_rows for _, batch in placed], axis=0).T
+    rows = pa.Table.from_batches([batch for _, batch in placed], Layout(versions[-1]).arrow)
+    return TableHistory(versions, rows, RowPlaces(places[0] + rows.column(TX).to_numpy(), places[1], places[2]))
 
-    def __init__(self, versions: Sequence[TableSchema], placed: Sequence[tuple[_Piece, pa.RecordBatch]]) -> None:
+
+class RowPlaces(NamedTuple):
+    """Of each row: the number of its transaction, its entry, and the version of the table that it was written with."""
+
+    transactions: Indices
+    glsns: Indices
+    versions: Indices
+
+
+class TableHistory:
+    """Changes in order since the last truncation. ``rows``: in any order, under the last of the versions."""
+
+    def __init__(self, versions: Sequence[TableSchema], rows: pa.Table, places: RowPlaces) -> None:
         self.schema = versions[-1]
         self.truncated = False
         self._by_version = {schema.version: schema for schema in versions}
-        layout = Layout(self.schema).arrow
-        table = pa.Table.from_batches([batch for _, batch in placed], layout).combine_chunks()
-        facts = np.array([(each.transaction, each.glsn, each.rows.version) for each, _ in placed], np.int64)
-        firsts, glsns, numbers = np.repeat(facts.reshape(-1, 3), [batch.num_rows for _, batch in placed], axis=0).T
-        order = np.lexsort((table.column(SEQ).to_numpy(), glsns))
+        table = rows.combine_chunks()
+        order = np.lexsort((table.column(SEQ).to_numpy(), places.glsns))
         kinds = table.column(KIND).to_numpy()[order]
         if len(cuts := np.flatnonzero(kinds == RowKind.TRUNCATE)):
             self.truncated = True
             order = order[cuts[-1] + 1 :]
         self._rows = table.take(order)
         self._kinds: npt.NDArray[np.int8] = self._rows.column(KIND).to_numpy()
-        self._versions: Indices = numbers[order]
-        self._transactions: Indices = firsts[order] + self._rows.column(TX).to_numpy().astype(np.int64)
+        self._versions: Indices = places.versions[order]
+        self._transactions: Indices = places.transactions[order]
         self._lone = _lone_updates(self._kinds)  # updates without an old row
         self._arrival = np.isin(self._kinds, (RowKind.INSERT, RowKind.UPDATE_NEW, RowKind.READ))
         whole = [version for version, each in self._by_version.items() if each.identity is Identity.FULL]
@@ -132,7 +180,7 @@ class TableHistory:
         """H7."""
         changes = self._versions[self._kinds != RowKind.READ]
         for version in np.unique(changes).tolist():
-            if _key_numbers(self._by_version[version]) != _key_numbers(self.schema):
+            if key_numbers(self._by_version[version]) != key_numbers(self.schema):
                 raise SourceExpired(f"the key of {qualified(self.schema)} changed; the destination is seeded again")
 
     # ------------------------------------------------------------------------------------------------------- results
@@ -154,27 +202,64 @@ class TableHistory:
             unchanged=unchanged,
         )
 
-    def net(self, columns: Columns, key: Sequence[str], routing: str) -> NetChanges:
-        """The net changes, as ``removed`` and ``arrived`` of ``NetChanges``. Raises ``DestinationHalted`` (H6)."""
+    def net(self, columns: Columns, key: Sequence[str], routing: str, also: Sequence[str] = ()) -> NetChanges:
+        """The net changes. ``also``: more columns of removed rows; without them if not all of these rows are whole.
+
+        Raises ``DestinationHalted`` (H6)."""
+        if self.truncated:
+            return self.whole(columns, key, routing)
         if key:
             self._check_removals((*key, routing))
         kept, gone = self._kept()
         arrived = self._routed(kept, columns, routing)
-        removed = self._routed(gone, tuple(each for each in columns if each.name in key), routing)
-        partial = [row for row in kept.tolist() if self._missing(row, columns)] if self._unstated else []
-        if partial:
+        stated = (*key, *also) if (self._whole & ~self._arrival)[gone].all() else tuple(key)
+        removed = self._routed(gone, tuple(each for each in columns if each.name in stated), routing)
+        if self._lacking(kept, columns):
             arrived = self._with_unchanged(arrived, kept, columns, key, routing)
-        return NetChanges(removed.select([ROUTE_COLUMN, *key]), arrived)
+        return NetChanges(removed.select([ROUTE_COLUMN, *stated]), arrived)
+
+    def by_transaction(self, columns: Columns, key: Sequence[str], routing: str) -> TransactionRows:
+        """What each transaction came to; rows before the first one (``TableChanges.remember``) are in none. Raises
+        ``DestinationHalted`` (H6)."""
+        self._check_removals((*key, routing))
+        if self._codes is None:
+            came, gone = self._cancelled(np.arange(len(self._kinds)))
+        else:
+            order, dropped = self._untangled(self._codes)
+            order = order[~dropped[order]]
+            pairs = np.stack([self._transactions[order], self._codes[order]])
+            codes = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
+            first = order[np.unique(codes, return_index=True)[1]]
+            last = order[len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]]
+            came, gone = np.sort(last[self._arrival[last]]), np.sort(first[~self._arrival[first] | self._lone[first]])
+        came, gone = (rows[self._transactions[rows] >= 0] for rows in (came, gone))
+        return TransactionRows(
+            self._routed(gone, columns, routing),
+            self._transactions[gone],
+            (self._whole & ~self._arrival)[gone],
+            self._routed(came, columns, routing),
+            self._transactions[came],
+            bool(self._unstated) and any(self._missing(row, columns) for row in came.tolist()),
+        )
+
+    def whole(self, columns: Columns, key: Sequence[str], routing: str) -> NetChanges:
+        """Net changes that replace every row by the state."""
+        rows = self.whole_rows(columns, routing)
+        return NetChanges(rows.slice(0, 0).select([ROUTE_COLUMN, *key]), rows, emptied=True)
 
     def whole_rows(self, columns: Columns, routing: str) -> pa.Table:
         """The state, with routes. Raises ``DestinationHalted`` if a row was never stated whole."""
         kept, _ = self._kept()
-        if self._unstated and any(self._missing(row, columns) for row in kept.tolist()):
-            raise DestinationHalted(
-                f"{qualified(self.schema)}: the log lacks values of a row, though its snapshot is complete; this is "
-                "a bug, please report it, and run `trunkline capture resnapshot`"
-            )
+        if self._lacking(kept, columns):
+            raise lacks_values(self.schema)
         return self._routed(kept, columns, routing)
+
+    def lacking(self, columns: Columns) -> int:
+        """How many rows of the state, or of the net changes, have values that are not known here."""
+        return self._lacking(self._kept()[0], columns)
+
+    def _lacking(self, kept: Indices, columns: Columns) -> int:
+        return sum(self._missing(row, columns) > 0 for row in kept.tolist()) if self._unstated else 0
 
     # -------------------------------------------------------------------------------------------------------- the rule
 
@@ -312,10 +397,40 @@ class TableHistory:
     def _routed(self, rows: Indices, columns: Columns, routing: str) -> pa.Table:
         """Rows as they travel: ROUTE_COLUMN and columns."""
         held = self._rows.take(rows)
-        arrays = [held.column(routing).cast(pa.string())]
+        arrays = [held.column(routing).cast(pa.string()) if routing else pa.nulls(len(rows), pa.string())]
         schema = arrow_schema(columns)
         arrays += [held.column(field.name).cast(field.type) for field in schema]
         return pa.table(arrays, schema=pa.schema([pa.field(ROUTE_COLUMN, pa.string()), *schema]))
+
+
+class TransactionRows(NamedTuple):
+    """Rows that transactions removed and added, ROUTE_COLUMN and columns, each with the number of its transaction."""
+
+    removed: pa.Table
+    removed_in: Indices
+    whole: Flags  # of removed rows: all values are stated, not only those of the key
+    arrived: pa.Table
+    arrived_in: Indices
+    unstated: bool  # an arrived row lacks values that the rows here do not state
+
+
+def _truncations(piece: _Piece, batch: pa.RecordBatch) -> list[tuple[int, int, int]]:
+    """Position, number and transaction of each."""
+    at = np.flatnonzero(batch.column(KIND).to_numpy() == RowKind.TRUNCATE)
+    seq, tx = (batch.column(name).to_numpy()[at].tolist() for name in (SEQ, TX))
+    return [(piece.glsn, each, piece.transaction + number) for each, number in zip(seq, tx, strict=True)]
+
+
+def _between(
+    piece: _Piece, batch: pa.RecordBatch, begin: tuple[int, int, int], end: tuple[int, int, int] | None
+) -> Flags:
+    """The rows after one truncation and before the transaction of the next."""
+    seq, tx = (batch.column(name).to_numpy().astype(np.int64) for name in (SEQ, TX))
+    found: Flags = (piece.glsn > begin[0]) | ((piece.glsn == begin[0]) & (seq > begin[1]))
+    return found if end is None else found & (piece.transaction + tx < end[2])
+
+
+Spans = list[tuple[TableHistory, int | None]]  # changes between truncations, and the transactions of these
 
 
 def check_identity(stated: TableSchema, newest: TableSchema, needed: Sequence[str]) -> None:
@@ -334,7 +449,15 @@ def check_identity(stated: TableSchema, newest: TableSchema, needed: Sequence[st
         )
 
 
-def _key_numbers(schema: TableSchema) -> set[int]:
+def lacks_values(schema: TableSchema) -> DestinationHalted:
+    return DestinationHalted(
+        f"{qualified(schema)}: the log lacks values of a row, though its snapshot is complete; this is a bug, please "
+        "report it, and run `trunkline capture resnapshot`"
+    )
+
+
+def key_numbers(schema: TableSchema) -> set[int]:
+    """The columns of the key, whatever their names are."""
     return {column.number for column in schema.columns if column.name in schema.key}
 
 
@@ -364,8 +487,4 @@ def _less(table: pa.Table, rows: Indices, others: Indices) -> Indices:
         return rows
     codes = row_codes(table.take(np.concatenate([rows, others])))
     mine, theirs = np.split(codes, [len(rows)])
-    order = np.argsort(mine, kind="stable")
-    ranked = mine[order]
-    rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)
-    cancelled = np.bincount(theirs, minlength=int(codes.max()) + 1)
-    return np.sort(rows[order[rank >= cancelled[ranked]]])
+    return np.sort(rows[surplus(mine, theirs)])

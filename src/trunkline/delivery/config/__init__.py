@@ -4,6 +4,7 @@ from trunkline.delivery.config.discovery import Discovered, discovered
 from trunkline.delivery.config.loader import load_pipeline
 from trunkline.delivery.config.reference import example, reference
 from trunkline.delivery.config.tree import (
+    ColumnsConfig,
     ControlConfig,
     DestinationConfig,
     DiscoverConfig,
@@ -14,9 +15,11 @@ from trunkline.delivery.config.tree import (
     RoutingConfig,
     SeedMode,
     SparkConfig,
+    TableConfig,
 )
 
 __all__ = [
+    "ColumnsConfig",
     "ControlConfig",
     "DestinationConfig",
     "DiscoverConfig",
@@ -28,6 +31,7 @@ __all__ = [
     "RoutingConfig",
     "SeedMode",
     "SparkConfig",
+    "TableConfig",
     "discovered",
     "example",
     "load_pipeline",

@@ -5,7 +5,9 @@ Rules
  A2  A routing value is made safe before it becomes part of a name: special characters are replaced and a digest is
      added, so that two values hardly ever collide; if they do, the second is rejected (A3).
  A3  Two addresses of one table have one identity. It ignores case, as some catalogs and file systems do.
- A4  A path is one of the file system. What looks like a URL, or becomes one with its placeholders filled in, is
+ A4  The name of a source's table becomes part of names in the same way (A2). It fills ``{table}`` and ``{schema}``,
+     which stay in a destination's address until a table is known.
+ A5  A path is one of the file system. What looks like a URL, or becomes one with its placeholders filled in, is
      rejected: as a path it would be a local directory called ``s3:``, where no one would look for the rows.
 """
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -38,11 +40,12 @@ DESTINATION_KINDS: Final = ("ducklake", "delta", "postgres")
 NOTES: Final = {  # documentation of the keys
     "catalog": "the lake's catalog: the path of a DuckDB file (one process at a time can open it), `sqlite:PATH`, or "
     "`postgres:` with a libpq connection string without a password",
-    "table": "if wrong: the source is not found; a destination gets a new table, and the old one stays as it is",
-    "schema": "of the table; if wrong: like `table`",
+    "table": "if wrong: the source is not found; a destination gets a new table, and the old one stays as it is. With "
+    "`tables`: not of a source; of a destination `{table}`, if it is left out",
+    "schema": "of the table; if wrong: like `table`. Of a lake with `tables`: of entries without a schema",
     "data_path": "the directory of a lake's Parquet files (not a URL), required only if the lake does not exist yet; "
     "never that of another lake: a clean-up of one would remove the files of the other",
-    "path": "the directory of a Delta table: a path in the file system, not a URL",
+    "path": "the directory of a Delta table: a path in the file system, not a URL. With `tables` it has `{table}`",
     "dsn": "a libpq connection string without a password, such as `host=db dbname=orders user=deliver`",
     "log": "the name of a Trunkline log that holds changes: of `trunkline capture`, or of Debezium's connectors",
     "connect": "the coordinators of the log's cluster, host:port, separated by commas",
@@ -60,6 +63,8 @@ NOTES: Final = {  # documentation of the keys
 }
 PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 PLACEHOLDERS: Final = ("name", "value")
+TABLE_PLACEHOLDERS: Final = ("table", "schema")  # of a set
+TABLE_FIELDS: Final = ("table", "schema", "path")  # may have those; the others say where all tables are
 PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 PLAIN_CHARS_MAX: Final = 48  # leaves room for a digest and a prefix in a PostgreSQL name
 POSTGRES_NAME_BYTES_MAX: Final = 63  # the server truncates longer names, so two tables would become one
@@ -95,6 +100,85 @@ def filled_text(text: str, name: str, value: str) -> str:
 def filled(address: Address, name: str, value: str) -> Address:
     """With the placeholders of each of its texts filled in."""
     return replace(address, **{field: filled_text(text, name, value) for field, text in _texts(address)})
+
+
+def has_table(address: Address) -> bool:
+    """Whether each table of a set has its own in this destination."""
+    return "table" in placeholders(address.path if isinstance(address, DeltaAddress) else address.table or "")
+
+
+def address_of(address: Address, table: str) -> Address:
+    """The address of one table, SCHEMA.TABLE, of a destination (A4); the empty name is that of the only table.
+
+    Raises ``ConfigError`` that names the table if it cannot have that address.
+    """
+    if not table:
+        return address
+    found = {field: filled_with_table(text, table) for field, text in _texts(address) if field in TABLE_FIELDS}
+    made = replace(address, **found)
+    for field, text in found.items():
+        for why in field_faults(type(made), field, text):
+            raise ConfigError(f"table {table} cannot be delivered: its {field} {why}")
+    return made
+
+
+def filled_with_table(text: str, table: str) -> str:
+    """With ``{table}`` and ``{schema}`` filled in."""
+    schema, _, name = table.partition(".")
+    words = {"table": safe(name), "schema": safe(schema)}
+    return PLACEHOLDER.sub(lambda found: words.get(found[1], found[0]), text)
+
+
+def identity_of(template: tuple[str, ...], table: str) -> tuple[str, ...]:
+    """The identity of one table of a destination, from the ``identity`` of its address."""
+    return tuple(filled_with_table(part, table).casefold() for part in template) if table else template
+
+
+def clashes(address: Address, tables: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs of source tables that would have the same table in a destination."""
+    template = identity(address)
+    held: dict[tuple[str, ...], str] = {}
+    pairs = ((held.setdefault(identity_of(template, table), table), table) for table in tables)
+    return [(first, second) for first, second in pairs if first != second]
+
+
+def check_apart(address: Address, tables: Iterable[str]) -> None:
+    """Raises ``ConfigError`` if two source tables would have the same table in a destination."""
+    for first, second in clashes(address, tables):
+        raise ConfigError(f"tables {clash_text(first, second)}")
+
+
+def clash_text(first: str, second: str) -> str:
+    return (
+        f"{first} and {second} would have the same table in the destinations; use {{schema}} in its address, such as "
+        'schema: "{schema}", or leave one of them out'
+    )
+
+
+def home_of(address: Address) -> str:
+    """The schema that has the record of a destination's member; empty for Delta."""
+    match address:
+        case LakeAddress(schema=schema):
+            return schema if placeholders(schema).isdisjoint(TABLE_PLACEHOLDERS) else "main"
+        case PostgresAddress(schema=schema):
+            return schema if placeholders(schema).isdisjoint(TABLE_PLACEHOLDERS) else "public"
+    return ""
+
+
+def place_of(address: Address) -> str:
+    """Equal for two destinations only if one transaction can write both: one catalog or database, reached in one way;
+    a Delta destination is a place of its own. It ignores no difference of case, unlike ``identity``."""
+    match address:
+        case LakeAddress(catalog=catalog, password_env=password_env) if catalog.startswith("postgres:"):
+            return f"ducklake {_connection(catalog.removeprefix('postgres:'))} {password_env or ''}"
+        case LakeAddress(catalog=catalog):
+            return f"ducklake {' '.join(store_identity(catalog))}"
+        case PostgresAddress(dsn=dsn, password_env=password_env):
+            return f"postgres {_connection(dsn)} {password_env or ''}"
+        case DeltaAddress(path=path):
+            return f"delta {path_identity(path)}"
+        case LogAddress():
+            return " ".join(identity(address))
 
 
 def located(address: Address, folder: Path) -> Address:
@@ -174,7 +258,7 @@ def store_faults(store: str, forms: str, *, path_allowed: bool) -> Iterator[str]
 
 
 def path_faults(path: str) -> Iterator[str]:
-    """Why a text is not a path (A4)."""
+    """Why a text is not a path (A5)."""
     scheme = SCHEME.match(path)
     if scheme is not None and scheme[0].lower() == "file:":
         yield "is a URL; write the path alone, without file:"
@@ -245,6 +329,12 @@ def path_identity(path: str) -> str:
 def _database(dsn: str) -> tuple[str, ...]:
     options = {"port": "5432", **conninfo_to_dict(dsn)}
     return tuple(str(options.get(part, "")) for part in ("service", "host", "hostaddr", "port", "dbname"))
+
+
+def _connection(dsn: str) -> str:
+    """All that decides how a database is reached, and as whom."""
+    options = {"port": "5432", **conninfo_to_dict(dsn)}
+    return " ".join(f"{option}={options[option]!r}" for option in sorted(options))
 
 
 def _texts(address: Address) -> list[tuple[str, str]]:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.delivery.config.address_rules import (
     filled,
     identity,
@@ -55,7 +54,6 @@ def checked_settings(root: YamlNode, found: Mapping[str, Any], folder: Path, pro
     retry = found.get("retry", RetryConfig())
     if retry.first_ms > retry.most_ms:
         problems.add(root.at("retry").at("first_ms"), f"is above most_ms ({retry.most_ms}); make it smaller")
-    _check_columns(root, found, problems)
     _check_spark(root.at("spark"), problems)
     return changed
 
@@ -68,17 +66,6 @@ def _listen(node: YamlNode, listen: str, problems: Problems) -> str | None:
     except ConfigError as error:
         problems.add(node, f"{error}, or none")
         return None
-
-
-def _check_columns(root: YamlNode, found: Mapping[str, Any], problems: Problems) -> None:
-    key, routing = found.get("key", ()), found.get("routing")
-    named = [(root.at("key"), column) for column in key]
-    named += [(root.at("routing").at("column"), routing.column)] if routing is not None else []
-    for node, column in named:
-        if column.lower().startswith(RESERVED_PREFIX):
-            problems.add(node, f"{column!r} starts with the reserved prefix {RESERVED_PREFIX}; rename the column")
-    if len({column.lower() for column in key}) < len(key):
-        problems.add(root.at("key"), "names a column twice; keep one")
 
 
 def _check_spark(node: YamlNode, problems: Problems) -> None:
@@ -109,6 +96,9 @@ def environment_names(root: YamlNode, found: Mapping[str, Any], problems: Proble
     """The environment variables that the settings name; invalid names are problems."""
     control = found.get("control", ControlConfig())
     named = [(root.at("control").at("password_env"), control.password_env)] if control.password_env else []
+    owners = [root, *_items(root.at("tables"))]
+    masks = [each.at("mask_secret_env") for each in owners]
+    named += [(each, each.value) for each in masks if isinstance(each.value, str)]
     conf = root.at("spark").at("conf_env")
     named += [(conf.at(setting), variable) for setting, variable in found.get("spark", SparkConfig()).conf_env.items()]
     for node, variable in named:
@@ -119,6 +109,10 @@ def environment_names(root: YamlNode, found: Mapping[str, Any], problems: Proble
             yield node, variable
 
 
+def _items(node: YamlNode) -> list[YamlNode]:
+    return node.value if isinstance(node.value, list) else []
+
+
 def check_destinations(
     root: YamlNode,
     source: Address | None,
@@ -126,12 +120,13 @@ def check_destinations(
     discover: DiscoverConfig | None,
     problems: Problems,
 ) -> None:
-    """At least one, mirrors have a key, and each has its own table."""
+    """At least one, each with its own table, and a key for those that need one."""
     if not root.at("destinations").value and root.at("discover").value is None:
         problems.add(root.at("destinations"), "missing; list at least one, or give `discover` a template")
     templates = [discover.template] if discover is not None else []
-    if not root.at("key").value and any(each.mode == "mirror" for each in [*(each for _, each in placed), *templates]):
-        problems.add(root.at("key"), "missing; mode mirror needs the columns that identify a row, such as [id]")
+    keyed = [each.mode for each in [*(each for _, each in placed), *templates] if each.mode != "append"]
+    if keyed and not root.at("key").value and "tables" not in root.items():
+        problems.add(root.at("key"), f"missing; mode {keyed[0]} needs the columns that identify a row, such as [id]")
     if isinstance(source, LogAddress) and source.malformed == "skip" and source.dead_letters is None:
         why = "skip needs dead_letters: the name of a log that keeps what is skipped"
         problems.add(root.at("source").at("malformed"), why)

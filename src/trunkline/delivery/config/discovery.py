@@ -56,7 +56,7 @@ def discovered(pipeline: Pipeline, values: Iterable[str], present: Iterable[Dest
 def _wanted(pipeline: Pipeline, values: Iterable[str], present: tuple[DestinationConfig, ...]) -> list[str]:
     """The values without a destination that match the pattern."""
     pattern = pipeline.discover.pattern if pipeline.discover is not None else None
-    routed = {value for each in (*pipeline.destinations, *present) for value in each.values}
+    routed = {value for each in (*pipeline.destinations, *present) for value in each.values or ()}
     new = (value for value in dict.fromkeys(values) if value not in routed)
     return [value for value in new if pattern is None or re.fullmatch(pattern, value)]
 

@@ -15,9 +15,12 @@ from trunkline.delivery.config.address_rules import (
     KINDS,
     PLACEHOLDERS,
     SOURCE_KINDS,
+    TABLE_FIELDS,
+    TABLE_PLACEHOLDERS,
     field_faults,
     filled,
     filled_text,
+    filled_with_table,
     identity,
     located,
     placeholders,
@@ -32,15 +35,21 @@ from trunkline.delivery.config.cross_checks import (
     checked_settings,
     environment_names,
 )
+from trunkline.delivery.config.destination_entries import EVERY_ROW, check_seeds, read_seed, read_values
+from trunkline.delivery.config.readable_part import invalid_file
+from trunkline.delivery.config.set_checks import check_sets
+from trunkline.delivery.config.table_entries import check_columns_of, read_mask, read_tables
 from trunkline.delivery.config.tree import DestinationConfig, DiscoverConfig, Pipeline
 from trunkline.delivery.config.values import Key, keys_of, one_of, read_mapping, shown
 from trunkline.delivery.config.yaml_file import Problems, YamlNode, read_document
 from trunkline.errors import ConfigError
 
-READ_APART: Final = ("source", "defaults", "destinations", "discover")
+READ_APART: Final = ("source", "tables", "mask", "defaults", "destinations", "discover")
 INHERITED: Final = ("mode", "duplicates", "seed")  # from the pipeline to its destinations
 OWN: Final = ("name", "values")  # of each destination, never shared
+FORMS: Final = ("values", "seed")  # of a destination: keys whose values have several forms
 SAMPLE: Final = "sample"  # a template is checked with it
+SAMPLE_TABLE: Final = "sample.sample"
 
 
 def load_pipeline(path: str | Path, environment: Mapping[str, str] | None = ENVIRONMENT) -> Pipeline:
@@ -68,14 +77,18 @@ class _Filling(Struct, frozen=True):
     name: str | None
     values: tuple[str, ...]
     allowed: Collection[str]
+    unvalued: str = ""  # why {value} is not allowed
 
     def fill(self, text: str) -> str:
         name = self.name or SAMPLE
         return filled_text(text, name, self.values[0] if self.values else name)
 
-    def refusal(self, placeholder: str) -> str:
-        why = " for a destination with several values" if placeholder in PLACEHOLDERS else ""
-        words = one_of([f"{{{each}}}" for each in self.allowed])
+    def allowed_in(self, field: str) -> list[str]:
+        return [each for each in self.allowed if each not in TABLE_PLACEHOLDERS or field in TABLE_FIELDS]
+
+    def refusal(self, placeholder: str, field: str) -> str:
+        why = self.unvalued if placeholder in PLACEHOLDERS else ""
+        words = one_of([f"{{{each}}}" for each in self.allowed_in(field)])
         return f"{{{placeholder}}} cannot be filled in{why}; use {words}"
 
 
@@ -87,10 +100,13 @@ class _Loading:
         self._folder = folder
         self._environment = environment
         self._problems = problems
-        self._options = {name: key for name, key in keys_of(DestinationConfig).items() if name != "address"}
+        unread = ("address", "seed_from")
+        self._options = {name: key for name, key in keys_of(DestinationConfig).items() if name not in unread}
         self._address_keys = {kind: keys_of(struct) for kind, struct in KINDS.items()}
         self._defaults: dict[str, YamlNode] = {}
         self._inherited: dict[str, Any] = {}
+        self._routed = root.at("routing").value is not None
+        self._is_set = "tables" in root.items()
         self._own: list[Own] = []
         self._variables: list[tuple[YamlNode, str]] = []  # and the nodes that name them
 
@@ -98,7 +114,10 @@ class _Loading:
         keys = keys_of(Pipeline)
         plain = {name: key for name, key in keys.items() if name not in READ_APART}
         found = read_mapping(self._root, plain, self._problems, elsewhere=READ_APART)
+        found["mask"] = read_mask(self._root.at("mask"), self._problems)
+        found["tables"] = read_tables(self._root.at("tables"), self._problems) if self._is_set else ()
         found |= checked_settings(self._root, found, self._folder, self._problems)
+        check_columns_of(self._root, found, self._problems)
         self._variables += environment_names(self._root, found, self._problems)
         self._inherited = {name: found.get(name, keys[name].default) for name in INHERITED}
         self._defaults = self._read_defaults()
@@ -106,11 +125,19 @@ class _Loading:
         placed = self._destinations()
         discover = self._discover()
         check_destinations(self._root, source, placed, discover, self._problems)
+        check_sets(self._root, found, source, placed, discover, self._problems)
         check_own(self._own, self._problems)
         self._check_variables()
-        self._problems.raise_any()
-        assert source is not None
-        return Pipeline(**found, source=source, destinations=tuple(each for _, each in placed), discover=discover)
+        if self._problems.count == 0:
+            assert source is not None
+            pipeline = Pipeline(
+                **found, source=source, destinations=tuple(each for _, each in placed), discover=discover
+            )
+            nodes = {each.name: node for node, each in placed}
+            check_seeds(pipeline, nodes, self._root.at("discover").at("template"), self._problems)
+        if self._problems.count:
+            raise invalid_file(self._root, found, source, [each for _, each in placed], self._problems)
+        return pipeline
 
     def _read_defaults(self) -> dict[str, YamlNode]:
         """Also checked on their own: a default may apply to no destination."""
@@ -120,12 +147,12 @@ class _Loading:
         shared = {name: key for name, key in self._options.items() if name not in OWN}
         for kind in DESTINATION_KINDS:
             shared |= self._address_keys[kind]
-        read_mapping(node, _optional(shared), self._problems, elsewhere=("type",))
+        self._read_options(node, _optional(shared))
         return node.items()
 
     def _source(self) -> Address | None:
         node = self._root.at("source")
-        return self._table(node, node.items(), {}, SOURCE_KINDS, allowed=()).address
+        return self._table(node, node.items(), {}, SOURCE_KINDS, None).address
 
     def _destinations(self) -> list[Placed]:
         node = self._root.at("destinations")
@@ -139,16 +166,25 @@ class _Loading:
     def _destination(self, node: YamlNode) -> DestinationConfig | None:
         options = _optional(self._options, but=("name",))
         values = node.at("values").value
-        several = isinstance(values, list) and len(values) != 1
-        allowed = ("name",) if several else PLACEHOLDERS
-        table = self._table(node, self._defaults | node.items(), options, DESTINATION_KINDS, allowed)
-        if values == []:
-            self._problems.add(node.at("values"), "is empty; list at least one routing value, or leave it out")
-        if "name" not in table.options or values == []:
+        allowed, unvalued = [*PLACEHOLDERS], ""
+        if not self._routed:
+            unvalued = " without `routing`"
+        elif values == EVERY_ROW:
+            unvalued = " for a destination of every value"
+        elif isinstance(values, list) and len(values) != 1:
+            unvalued = " for a destination with several values"
+        if unvalued:
+            allowed.remove("value")
+        given = self._defaults | node.items()
+        table = self._table(node, given, options, DESTINATION_KINDS, self._filling(allowed, unvalued))
+        if "name" not in table.options or ("values" in node.items() and "values" not in table.options):
             return None
-        own = {"values": (table.options["name"],), **table.options}
-        self._own.append((node, own["name"], own["values"]))
+        own = {"values": (table.options["name"],) if self._routed else None, **table.options}
+        self._own.append((node, own["name"], own["values"] or ()))
         return DestinationConfig(**(self._inherited | own), address=table.address) if table.address else None
+
+    def _filling(self, allowed: Collection[str], unvalued: str = "") -> _Filling:
+        return _Filling(None, (), (*allowed, *(TABLE_PLACEHOLDERS if self._is_set else ())), unvalued)
 
     def _discover(self) -> DiscoverConfig | None:
         node = self._root.at("discover")
@@ -166,7 +202,8 @@ class _Loading:
         if node.value is None:
             node = YamlNode(node.path, node.line, {})
         options = {name: key for name, key in self._options.items() if name not in OWN}
-        table = self._table(node, self._defaults | node.items(), _optional(options), DESTINATION_KINDS, PLACEHOLDERS)
+        given, filling = self._defaults | node.items(), self._filling(PLACEHOLDERS)
+        table = self._table(node, given, _optional(options), DESTINATION_KINDS, filling)
         if table.raw is None or table.address is None:
             return None
         raw = located(table.raw, self._folder)
@@ -183,26 +220,42 @@ class _Loading:
         given: dict[str, YamlNode],
         options: Mapping[str, Key],
         kinds: Collection[str],
-        allowed: Collection[str],
+        filling: _Filling | None,
     ) -> _ReadTable:
-        """``given``: its own keys and the defaults; ``allowed``: placeholders. A template is checked with a sample."""
+        """``given``: its own keys and the defaults; ``filling``: without its values; ``None``: the source, whose
+        address has no placeholders. A template is checked with a sample."""
         before = self._problems.count
         kind = self._kind(node, given.get("type"), kinds)
         if kind is None:
             anything = {name: None for keys in self._address_keys.values() for name in keys}
-            elsewhere = ("type", *anything)
-            return _ReadTable({} if node.value is None else read_mapping(node, options, self._problems, elsewhere))
+            return _ReadTable({} if node.value is None else self._read_options(node, options, tuple(anything)))
         keys = {**options, **self._address_keys[kind]}
+        if self._is_set and "table" in keys:
+            keys["table"] = replace(keys["table"], required=False)
         own = node
         if isinstance(node.value, dict):  # defaults of other kinds do not apply
             used = {name: each for name, each in given.items() if name in node.value or name in keys}
             own = YamlNode(node.path, node.line, used)
-        found = read_mapping(own, keys, self._problems, elsewhere=("type",))
+        found = self._read_options(own, keys)
         texts = {name: found.pop(name) for name in self._address_keys[kind] if name in found}
-        ready = self._filled(kind, texts, given, _Filling(found.get("name"), found.get("values") or (), allowed))
+        if self._is_set and kind in ("ducklake", "postgres"):
+            texts.setdefault("table", "" if filling is None else "{table}")
+        if filling is not None:
+            filling = replace(filling, name=found.get("name"), values=found.get("values") or ())
+        ready = self._filled(kind, texts, own, given, filling)
         if self._problems.count > before:
             return _ReadTable(found)
         return _ReadTable(found, KINDS[kind](**texts), located(KINDS[kind](**ready), self._folder))
+
+    def _read_options(self, node: YamlNode, keys: Mapping[str, Key], elsewhere: tuple[str, ...] = ()) -> dict[str, Any]:
+        plain = {name: key for name, key in keys.items() if name not in FORMS}
+        apart = tuple(name for name in FORMS if name in keys)
+        found = read_mapping(node, plain, self._problems, elsewhere=("type", *apart, *elsewhere))
+        if "values" in apart and "values" in node.items():
+            found |= read_values(node.at("values"), keys["values"], self._routed, self._problems)
+        if "seed" in apart and "seed" in node.items():
+            found |= read_seed(node.at("seed"), keys["seed"], self._problems)
+        return found
 
     def _kind(self, node: YamlNode, given: YamlNode | None, kinds: Collection[str]) -> str | None:
         if given is None and (node.value is None or isinstance(node.value, dict)):
@@ -214,18 +267,28 @@ class _Loading:
         return None
 
     def _filled(
-        self, kind: str, texts: dict[str, Any], given: dict[str, YamlNode], filling: _Filling
+        self,
+        kind: str,
+        texts: dict[str, Any],
+        node: YamlNode,
+        given: dict[str, YamlNode],
+        filling: _Filling | None,
     ) -> dict[str, Any]:
-        """The fields of an address with placeholders filled in, each checked."""
+        """The fields of an address with placeholders filled in, each checked. Those for tables of a set stay."""
         ready = dict(texts)
         for field, text in texts.items():
-            inside = placeholders(text) if text is not None and filling.allowed else set()
-            unknown = inside - set(filling.allowed)
+            if not isinstance(text, str) or (filling is None and field not in given):
+                continue
+            at = given.get(field, node)
+            inside = placeholders(text) if filling is not None else set()
+            unknown = inside - set(filling.allowed_in(field)) if filling is not None else set()
             for each in sorted(unknown):
-                self._problems.add(given[field], filling.refusal(each))
-            if text is not None and not unknown:
-                ready[field] = filling.fill(text) if inside else text
-                self._check_field(kind, field, ready[field], given[field], filling.name if inside else "")
+                assert filling is not None
+                self._problems.add(at, filling.refusal(each, field))
+            if not unknown:
+                ready[field] = filling.fill(text) if filling is not None and inside else text
+                sample = filled_with_table(ready[field], SAMPLE_TABLE) if inside else ready[field]
+                self._check_field(kind, field, sample, at, filling.name if filling is not None and inside else "")
         return ready
 
     def _check_field(self, kind: str, field: str, text: str, node: YamlNode, name: str | None) -> None:

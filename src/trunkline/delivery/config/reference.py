@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from trunkline.delivery.config.address_rules import KINDS, NOTES
 from trunkline.delivery.config.tree import (
+    ColumnsConfig,
     ControlConfig,
     DestinationConfig,
     DiscoverConfig,
@@ -19,12 +20,15 @@ from trunkline.delivery.config.tree import (
     RetryConfig,
     RoutingConfig,
     SparkConfig,
+    TableConfig,
 )
 from trunkline.delivery.config.values import Key, keys_of
 
 EXAMPLE_FILE: Final = "example.yaml"
 SECTIONS: Final[dict[str, tuple[str, type[Struct]]]] = {
     "routing": ("routing.", RoutingConfig),
+    "tables": ("tables[].", TableConfig),
+    "columns": ("columns.", ColumnsConfig),
     "destinations": ("destinations[].", DestinationConfig),
     "discover": ("discover.", DiscoverConfig),
     "flush": ("flush.", FlushConfig),
@@ -34,20 +38,21 @@ SECTIONS: Final[dict[str, tuple[str, type[Struct]]]] = {
     "spark": ("spark.", SparkConfig),
 }
 INHERITED: Final = {  # optional in the file, though the tree always has them
-    "values": "its name",
+    "values": "its name; every row without `routing`",
     "mode": "`mode` of the pipeline",
     "duplicates": "`duplicates` of the pipeline",
     "seed": "`seed` of the pipeline",
     "template": "`defaults`",
 }
+UNWRITTEN: Final = ("address", "seed_from", "line")  # of the tree, not of the file
 DEFAULTS_ROW: Final = (
     "| `defaults` | a mapping with the keys of a destination except `name` and `values` | none | merged into every "
     "destination and the template, whose own keys win; `{name}` and `{value}` in an address are the "
-    "destination's |"
+    "destination's, `{table}` and `{schema}` those of each table of `tables` |"
 )
 DESTINATION_ROW: Final = (
     "| `destinations[]` | an address (below) and the keys that follow | required, or `discover` | "
-    "one table that follows its part of the source |"
+    "one table, or one set of tables, that follows its part of the source |"
 )
 
 
@@ -66,7 +71,7 @@ def reference() -> str:
             lines.append(_row(name, key))
             continue
         prefix, struct = SECTIONS[name]
-        lines += _rows((prefix + inner, each) for inner, each in keys_of(struct).items() if inner != "address")
+        lines += _rows((prefix + inner, each) for inner, each in keys_of(struct).items() if inner not in UNWRITTEN)
     lines += ["", *_head("key of an address"), *_address_rows()]
     return "\n".join(lines) + "\n"
 

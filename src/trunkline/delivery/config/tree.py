@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
+from trunkline.delivery.changes.shape import Mask
 from trunkline.delivery.config.addresses import Address
 
 
@@ -24,18 +26,111 @@ SeedMode = Literal["scan", "history", "now"]
 DAY_MS: Final = 86_400_000
 ColumnName = Annotated[str, Meta(extra={"allowed": "the name of a column"})]
 Text = Annotated[str, Meta(min_length=0, extra={"as_text": True, "allowed": "a text, a whole number, true or false"})]
+Expression = Annotated[str, Meta(extra={"as_text": True, "allowed": "an SQL expression of DuckDB"})]
+Key = tuple[ColumnName, ...]
+Filter = Annotated[
+    Expression | None,
+    about(
+        "an SQL predicate over a row's columns, such as `status <> 'draft'`: only rows for which it is true are "
+        "delivered, and a row that stops to match is removed. Changing it seeds the destinations again",
+        allowed="an SQL expression of DuckDB without functions whose result varies, such as `now()`",
+    ),
+]
+Masks = Annotated[
+    dict[str, Mask],
+    about(
+        "what replaces the values of a column: `hash` (keyed by the secret of `mask_secret_env`), `null`, or "
+        "`{constant: TEXT}`. A column that is not named is delivered as it is",
+        allowed="a mapping of columns to hash, null or {constant: TEXT}",
+    ),
+]
+Computed = Annotated[
+    dict[str, Expression],
+    about(
+        "new columns: an SQL expression over the columns of the source for each",
+        allowed="a mapping of new columns to SQL expressions of DuckDB",
+    ),
+]
+SecretEnv = Annotated[
+    str | None,
+    about(
+        "the environment variable that holds the key of hashes, required for `hash`; with another key every hash is "
+        "another, so the destinations are seeded again"
+    ),
+]
 
 
 class RoutingConfig(Struct, frozen=True, kw_only=True):
     """How a row finds its destination."""
 
     column: Annotated[
-        ColumnName, about("the source's column whose text form is looked up among the destinations' `values`")
+        ColumnName,
+        about(
+            "the source's column whose text form is looked up among the destinations' `values`. Without `routing` "
+            "every destination takes every row"
+        ),
     ]
 
 
+class ColumnsConfig(Struct, frozen=True, kw_only=True):
+    """Which columns are delivered, and under which names."""
+
+    include: Annotated[
+        Key, about("only these columns; one that the source gains is not delivered. Not together with `exclude`")
+    ] = ()
+    exclude: Annotated[Key, about("all columns but these; one that the source gains is delivered")] = ()
+    rename: Annotated[
+        dict[str, str],
+        about("names in the destinations, by the source's", allowed="a mapping of columns to new names"),
+    ] = field(default_factory=dict)
+
+
+class TableConfig(Struct, frozen=True, kw_only=True):
+    """An entry of ``tables``: which tables, and how they differ from others."""
+
+    table: Annotated[
+        str,
+        about(
+            "the tables: SCHEMA.TABLE, in which `*` stands for any letters and `?` for one; names are folded to lower "
+            "case unless they are in double quotes. An entry may be this text alone. Tables that an entry with `!` in "
+            "front matches are left out; for each other table, the first entry that matches it counts",
+            allowed='a pattern, such as public.orders, shop.order_* or "!public.tmp_*"',
+        ),
+    ]
+    key: Annotated[
+        Key, about("like `key` of the pipeline; none: the table's primary key, as the source records it")
+    ] = ()
+    routing: Annotated[ColumnName | None, about("its routing column, if it is not that of `routing.column`")] = None
+    mode: Annotated[Mode | None, about("like `mode` of the pipeline; it wins over that of a destination")] = None
+    duplicates: Annotated[
+        DuplicatePolicy | None, about("like `duplicates` of the pipeline; it wins over that of a destination")
+    ] = None
+    columns: Annotated[ColumnsConfig | None, about("like `columns` of the pipeline, which it replaces as a whole")] = (
+        None
+    )
+    filter: Annotated[
+        Expression | None, about("like `filter` of the pipeline, which it replaces; `true`: every row")
+    ] = None
+    mask: Annotated[
+        dict[str, Mask],
+        about(
+            "like `mask` of the pipeline, besides that one",
+            allowed="a mapping of columns to hash, null or {constant: TEXT}",
+        ),
+    ] = field(default_factory=dict)
+    computed: Annotated[
+        dict[str, Expression],
+        about(
+            "like `computed` of the pipeline, besides that one",
+            allowed="a mapping of new columns to SQL expressions of DuckDB",
+        ),
+    ] = field(default_factory=dict)
+    mask_secret_env: Annotated[str | None, about("like `mask_secret_env` of the pipeline, which it replaces")] = None
+    line: int = 0  # of the file
+
+
 class DestinationConfig(Struct, frozen=True, kw_only=True):
-    """One table that follows its part of the source."""
+    """One table, or one set of tables, that follows its part of the source."""
 
     name: Annotated[
         str,
@@ -47,15 +142,24 @@ class DestinationConfig(Struct, frozen=True, kw_only=True):
     ]
     address: Address
     values: Annotated[
-        tuple[Text, ...],
+        tuple[Text, ...] | None,
         about(
             "the routing values of its rows; each value belongs to one destination. Rows whose value has no "
-            "destination are counted, not delivered"
+            'destination are counted, not delivered. `"*"`: every row, besides other destinations',
+            allowed='a list, such as [a, b], each a text, a whole number, true or false; or "*"',
         ),
-    ]
+    ]  # None: every row
     mode: Annotated[Mode, about("like `mode` of the pipeline")]
     duplicates: Annotated[DuplicatePolicy, about("like `duplicates` of the pipeline")]
-    seed: Annotated[SeedMode, about("like `seed` of the pipeline")]
+    seed: Annotated[
+        SeedMode,
+        about(
+            "like `seed` of the pipeline; `{from: NAME}`: a copy of that destination, also if the source no longer has "
+            "its oldest changes. NAME is a mirror without duplicates, with all values of this one, and no columns are "
+            "left out, masked or computed",
+            allowed="history, now, scan or {from: NAME}",
+        ),
+    ]
     replace_existing: Annotated[
         bool,
         about(
@@ -63,6 +167,7 @@ class DestinationConfig(Struct, frozen=True, kw_only=True):
             "destination halts with a message"
         ),
     ] = False
+    seed_from: str | None = None  # the destination that it copies first; ``seed`` is scan then
 
 
 class DiscoverConfig(Struct, frozen=True, kw_only=True):
@@ -207,8 +312,8 @@ class SparkConfig(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
 
 
-class Pipeline(Struct, frozen=True, kw_only=True):
-    """One source, many destinations. Paths are absolute."""
+class Pipeline(Struct, frozen=True, kw_only=True, dict=True):
+    """One source of one or many tables, many destinations. Paths are absolute."""
 
     name: Annotated[
         str,
@@ -220,19 +325,43 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     ] = field(name="pipeline")
     source: Annotated[
         Address,
-        about("the table whose changes are delivered", allowed="an address (below) of type ducklake, delta or log"),
-    ]
-    routing: RoutingConfig
-    key: Annotated[
-        tuple[ColumnName, ...],
         about(
-            "columns that identify a row, required for mode mirror; too few: different rows count as duplicates; too "
-            "many: an update of one of them becomes a delete and an insert"
+            "the table whose changes are delivered; with `tables`: a lake, or a log of a whole database, without its "
+            "`table`",
+            allowed="an address (below) of type ducklake, delta or log",
+        ),
+    ]
+    routing: RoutingConfig | None = None
+    tables: Annotated[
+        tuple[TableConfig, ...],
+        about("the tables of the source that are delivered together; none: the source is one table"),
+    ] = ()
+    without_routing_column: Annotated[
+        Literal["refuse", "leave_out"],
+        about("a table that lacks its routing column: halt the pipeline, or leave the table out"),
+    ] = "refuse"
+    dropped_tables: Annotated[
+        Literal["keep", "drop", "halt"],
+        about(
+            "a table that the source no longer has: keep it in the destinations as it is, drop it there, or halt them"
+        ),
+    ] = "keep"
+    key: Annotated[
+        Key,
+        about(
+            "columns that identify a row, required for modes mirror and history; too few: different rows count as "
+            "duplicates; too many: an update of one of them becomes a delete and an insert. With `tables`: of those "
+            "without a `key` of their own; none: each has its primary key, as the source records it. Renamed and "
+            "computed columns have their new names here, also in `routing`"
         ),
     ] = ()
-    mode: Annotated[Mode, about("mirror: equal to the source; append: inserts only, later changes are not applied")] = (
-        "mirror"
-    )
+    mode: Annotated[
+        Mode,
+        about(
+            "mirror: equal to the source; append: inserts only, later changes are not applied; history: every version "
+            "of a row, with the time from which and to which it was valid"
+        ),
+    ] = "mirror"
     duplicates: Annotated[
         DuplicatePolicy,
         about("two live rows with one key: halt the destination, or warn (one of them is kept, and they are counted)"),
@@ -244,6 +373,11 @@ class Pipeline(Struct, frozen=True, kw_only=True):
             "the source still has), now (nothing: only later changes, so it never equals the source)"
         ),
     ] = "scan"
+    columns: ColumnsConfig | None = None
+    filter: Filter = None
+    mask: Masks = field(default_factory=dict)
+    computed: Computed = field(default_factory=dict)
+    mask_secret_env: SecretEnv = None
     destinations: tuple[DestinationConfig, ...] = ()
     discover: DiscoverConfig | None = None
     flush: FlushConfig = FlushConfig()
@@ -261,3 +395,8 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     listen_names: Annotated[
         tuple[str, ...], about("host names under which the server answers, besides the address of `listen`")
     ] = ()
+
+    @cached_property
+    def living(self) -> frozenset[str]:
+        """The names of its destinations as their records have them; none if others may be discovered."""
+        return frozenset(() if self.discover else (f"{self.name}/{each.name}" for each in self.destinations))

@@ -54,23 +54,28 @@ class Problems:
         self._found: dict[
             tuple[int, str], None
         ] = {}  # a problem of a default occurs at every destination, and is reported once
+        self._paths: set[str] = set()
         self.count = 0
 
     def add(self, node: YamlNode, message: str) -> None:
         self.count += 1
+        self._paths.add(node.path)
         path = node.path if node.path.isprintable() else repr(node.path)
         where = f"{path}: " if path else ""
         self._found[node.line, f"{self._file}:{node.line}: {where}{message}"] = None
 
-    def raise_any(self) -> None:
-        """Raises ``ConfigError`` with one line for each problem, if there are any."""
-        if not self._found:
-            return
+    def concern(self, path: str, *, below: bool = True) -> bool:
+        """Whether there is a problem of a key; ``below``: or of what it holds."""
+        return path in self._paths or (below and any(each.startswith((f"{path}.", f"{path}[")) for each in self._paths))
+
+    @property
+    def text(self) -> str:
+        """One line for each problem."""
         lines = [text for _, text in sorted(self._found, key=lambda found: found[0])]
         hidden = len(lines) - PROBLEMS_SHOWN_MAX
         if hidden > 0:
             lines[PROBLEMS_SHOWN_MAX:] = [f"and {hidden} more; correct these first"]
-        raise ConfigError("\n".join(lines))
+        return "\n".join(lines)
 
 
 def read_document(file: Path, problems: Problems) -> YamlNode:

@@ -21,6 +21,17 @@ Rules
  C8  Every call may be repeated: after ``OutcomeUnknown`` repeat it. ``Unreachable`` means that nothing changed, and
      that a retry may succeed; ``ConfigError`` that an operator has to act (address, credential, permission, another
      program's file); ``StorageError`` that the store is damaged.
+ C9  Destinations of one place have one owner: a place is taken and given up as a whole, though shares count
+     destinations (``place_shares.py``). If an older program split one, its owners put it together again.
+ C10 A repairer seizes destinations from their owners, with all that shares their places, and holds them by a lease of
+     its own until it leaves. It does not count as a deliverer: it takes nothing else, and no share changes.
+ C11 The tables of a set that hides something are recorded with their identities and columns before their rows are
+     delivered, by any deliverer. A lost store loses them: what was renamed until the next record is not noticed by a
+     seed.
+ C12 Tables are known by their address, whatever the name of their destination: one that takes over an address is seeded
+     again, unless the last one with it was configured with the same digest, and has no open request for a seed. So is a
+     new one with an unknown address if some destination was removed, unless that one had the same digest. A lost store
+     loses this: what changed in the file until the next start is not noticed.
 """
 
 from __future__ import annotations
@@ -37,6 +48,7 @@ DesiredState = Literal["active", "paused", "draining", "retired"]
 UNROUTED_VALUES_MAX: Final = 10_000  # values counted one by one, later ones as others; more: a larger answer to status
 ERROR_CHARACTERS_MAX: Final = 4_000  # of a status; the rest is cut off
 NOTHING_EMPTY: Final = Window(0, 0)
+REPAIRER: Final = "repair:"  # the names of repairers begin with it (C10)
 
 
 class NoControlStore(Refused):
@@ -63,6 +75,7 @@ class Ownership(Struct, frozen=True):
     reseed: int  # number of the open reseed request, 0: none
     empty_mark: str = ""  # of the version at which ``empty`` ends; empty: not known
     insists: bool = False  # an operator requested it, not only a changed configuration: replace whatever is there
+    discards: bool = False  # histories, too
 
 
 class Holdings(Struct, frozen=True):

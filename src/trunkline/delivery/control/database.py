@@ -33,7 +33,19 @@ TABLES: Final = (
 # Columns that were added later. A program that does not know them leaves them as they are; so each has a default.
 ADDED: Final = {
     "empty_mark": "ALTER TABLE _trunkline_destinations ADD COLUMN empty_mark text NOT NULL DEFAULT ''",
+    "place": "ALTER TABLE _trunkline_destinations ADD COLUMN place text NOT NULL DEFAULT ''",
     "insisted": "ALTER TABLE _trunkline_destinations ADD COLUMN insisted bigint NOT NULL DEFAULT 0",
+    "discarded": "ALTER TABLE _trunkline_destinations ADD COLUMN discarded bigint NOT NULL DEFAULT 0",
+}
+
+# Tables that were added later, in the same way.
+ADDED_TABLES: Final = {
+    "_trunkline_seen_columns": """CREATE TABLE IF NOT EXISTS _trunkline_seen_columns (
+           pipeline text, name text, version bigint NOT NULL, names text NOT NULL, PRIMARY KEY (pipeline, name))""",
+    "_trunkline_seen_tables": """CREATE TABLE IF NOT EXISTS _trunkline_seen_tables (
+           pipeline text, name text, identity text NOT NULL, PRIMARY KEY (pipeline, name))""",
+    "_trunkline_addresses": """CREATE TABLE IF NOT EXISTS _trunkline_addresses (
+           pipeline text, address text, name text NOT NULL, digest text NOT NULL, PRIMARY KEY (pipeline, address))""",
 }
 
 Row = tuple[Any, ...]

@@ -42,13 +42,15 @@ class DesiredStates:
                 self._tables.bump(pipeline)
             return tuple(sorted(str(name) for (name,) in changed))
 
-    def request_reseed(self, pipeline: str, names: Sequence[str]) -> None:
-        """Request a new seed. A name that the pipeline does not have: ``ConfigError``, and nothing changes."""
+    def request_reseed(self, pipeline: str, names: Sequence[str], *, discards: bool = False) -> None:
+        """Request a new seed; ``discards``: histories are replaced, too. A name that the pipeline does not have:
+        ``ConfigError``, and nothing changes."""
+        discarded = ", discarded = asked + 1" if discards else ""
         with self._tables.locked(pipeline):
             self._tables.require(pipeline, names)
             self._tables.run(
                 self._tables.given("name text")
-                + "UPDATE _trunkline_destinations SET asked = asked + 1, insisted = asked + 1 "
+                + f"UPDATE _trunkline_destinations SET asked = asked + 1, insisted = asked + 1{discarded} "
                 "FROM i WHERE pipeline = :pipeline AND _trunkline_destinations.name = i.name",
                 pipeline,
                 items=name_rows(names),

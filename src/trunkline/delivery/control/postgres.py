@@ -9,7 +9,7 @@ from typing import Final
 
 from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.control.contract import NoControlStore
-from trunkline.delivery.control.database import ADDED, FORMAT_VERSION, TABLES, Row, Values
+from trunkline.delivery.control.database import ADDED, ADDED_TABLES, FORMAT_VERSION, TABLES, Row, Values
 from trunkline.errors import ConfigError
 
 WHAT: Final = "control store"
@@ -63,6 +63,9 @@ class PostgresDatabase:
             known = {name for (name,) in self._session.run(there).fetchall()}
             for name in sorted(ADDED.keys() - known):
                 self._session.run(ADDED[name])
+            for name, statement in ADDED_TABLES.items():
+                if self._session.run(f"SELECT to_regclass('{name}')::text").fetchone() == (None,):
+                    self._session.run(statement)
         if version != FORMAT_VERSION:
             raise ConfigError(
                 f"{WHAT} at {self._session.place} has format {version}, and this program reads {FORMAT_VERSION}; "

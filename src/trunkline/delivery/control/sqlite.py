@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from trunkline.delivery.control.contract import NoControlStore
-from trunkline.delivery.control.database import ADDED, FORMAT_VERSION, TABLES, Row, Values
+from trunkline.delivery.control.database import ADDED, ADDED_TABLES, FORMAT_VERSION, TABLES, Row, Values
 from trunkline.errors import ConfigError, OutcomeUnknown, StorageError, TrunklineError, Unreachable
 
 BUSY_MS: Final = 5_000  # how long to wait for another process that writes; longer: renewals come too late
@@ -106,8 +106,10 @@ class SqliteDatabase:
             raise ConfigError(
                 f"control store {self._path} has format {version}, and this program reads {FORMAT_VERSION}; upgrade it"
             )
-        if not ADDED.keys() <= _columns(connection):
+        if not (ADDED.keys() <= _columns(connection) and ADDED_TABLES.keys() <= _table_names(connection)):
             connection.execute("BEGIN IMMEDIATE")
+            for statement in ADDED_TABLES.values():
+                connection.execute(statement)
             for name in ADDED.keys() - _columns(connection):  # that no other process has added
                 connection.execute(ADDED[name])
             connection.execute("COMMIT")
@@ -139,6 +141,10 @@ class SqliteDatabase:
 def _tables(connection: sqlite3.Connection) -> int:
     [(count,)] = connection.execute("SELECT count(*) FROM sqlite_master")
     return int(count)
+
+
+def _table_names(connection: sqlite3.Connection) -> set[str]:
+    return {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:

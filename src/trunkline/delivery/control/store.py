@@ -12,6 +12,7 @@ from trunkline.delivery.control.contract import DelivererRecord, DestinationReco
 from trunkline.delivery.control.database import DESIRED_STATE, RETIRED, Database, Row
 from trunkline.delivery.control.desired_states import DesiredStates
 from trunkline.delivery.control.ownerships import Ownerships
+from trunkline.delivery.control.seen_columns import SeenColumns
 from trunkline.delivery.control.sqlite import SqliteDatabase
 from trunkline.delivery.control.statistics import Statistics
 from trunkline.delivery.control.tables import LIVE, RESEED, Tables
@@ -30,6 +31,7 @@ class ControlStore:
         self.desired_states = DesiredStates(self._tables)
         self.statistics = Statistics(self._tables)
         self.unrouted = UnroutedRows(self._tables)
+        self.seen_columns = SeenColumns(self._tables)
 
     def close(self) -> None:
         self._database.close()

@@ -18,8 +18,11 @@ from trunkline.delivery.control.database import RETIRED, Database, Row
 from trunkline.errors import ConfigError
 
 OWNABLE: Final = f"digest IS NOT NULL AND {RETIRED} = 0"
+# After deliverers whose leases expired were removed.
+FREE: Final = "(owner IS NULL OR owner NOT IN (SELECT name FROM _trunkline_deliverers WHERE pipeline = :pipeline))"
 RESEED: Final = "CASE WHEN asked > reseeded THEN asked ELSE 0 END"
 INSISTS: Final = "CASE WHEN insisted > reseeded THEN 1 ELSE 0 END"
+DISCARDS: Final = "CASE WHEN discarded > reseeded THEN 1 ELSE 0 END"
 LIVE: Final = "abs(:now - renewed_ms) < lease_ms"  # a clock that was set back must not extend a lease
 
 

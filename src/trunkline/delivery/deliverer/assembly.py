@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-
-import msgspec
+from collections.abc import Iterable, Sequence
 
 from trunkline.core.delivery_messages import Life, Planned, SeedMode
 from trunkline.core.planner_tracks import PlannerConfig
 from trunkline.delivery.changes.columns import check_columns, check_routing
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.config.address_rules import shared_place
-from trunkline.delivery.config.addresses import Address, LogAddress
-from trunkline.delivery.job.work import TaskDestination, TaskPipeline
+from trunkline.delivery.config.digests import address_digest, digest_of
+from trunkline.delivery.config.table_rules import selection_of, settings_of
+from trunkline.delivery.job.work import TableWork, TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import Source
+from trunkline.delivery.sources.factory import source_of
+from trunkline.errors import ConfigError
 
 SEED_MODES = {"scan": SeedMode.SCAN, "history": SeedMode.START, "now": SeedMode.NOW}
 
 
 def task_pipeline(pipeline: Pipeline, source: Source, destinations: Sequence[DestinationConfig]) -> TaskPipeline:
     targets = tuple(
-        TaskDestination(each.name, each.address, each.values, each.mode, each.duplicates, each.replace_existing)
+        TaskDestination(
+            *(each.name, each.address, each.values, each.mode, each.duplicates, each.replace_existing),
+            seed_from=each.seed_from or "",
+        )
         for each in destinations
     )
-    return TaskPipeline(source, pipeline.key, pipeline.routing.column, targets)
+    return TaskPipeline(pipeline.name, source, targets, pipeline, living=pipeline.living)
+
+
+def pipeline_source(pipeline: Pipeline) -> Source:
+    """Connects to nothing."""
+    return source_of(pipeline.source, selection_of(pipeline))
 
 
 def planned(pipeline: Pipeline, destination: DestinationConfig, life: Life) -> Planned:
     digest, shared = digest_of(pipeline, destination), shared_place(destination.address)
     return Planned(destination.name, life, SEED_MODES[destination.seed], digest, place=shared)
+
+
+def places_of(destinations: Iterable[DestinationConfig]) -> dict[str, str]:
+    """The place of each destination that has one writer at a time, by name: it has one owner, too (C9)."""
+    found = ((each.name, shared_place(each.address)) for each in destinations)
+    return {name: place for name, place in found if place}
+
+
+def addresses_of(destinations: Iterable[DestinationConfig]) -> dict[str, str]:
+    """What identifies the tables of each destination, by its name (C12)."""
+    return {each.name: address_digest(each) for each in destinations}
 
 
 def planner_config(pipeline: Pipeline) -> PlannerConfig:
@@ -44,41 +63,20 @@ def planner_config(pipeline: Pipeline) -> PlannerConfig:
     )
 
 
-def digest_of(pipeline: Pipeline, destination: DestinationConfig) -> str:
-    """Of all that decides which rows a destination holds: when it changes, the destination is seeded again."""
-    decisive = (
-        _lasting(pipeline.source),
-        pipeline.routing,
-        pipeline.key,
-        destination.address,
-        destination.values,
-        destination.mode,
-    )
-    return _digest(decisive)
-
-
-def pipeline_digest(pipeline: Pipeline) -> str:
-    """Of the configuration that all deliverers of a pipeline must share."""
-    common = (_lasting(pipeline.source), pipeline.routing, pipeline.key, pipeline.destinations, pipeline.discover)
-    return _digest(common)
-
-
-def _lasting(address: Address) -> object:
-    """An address as earlier versions wrote it: a key that they did not know counts only if it is set."""
-    found: dict[str, object] = msgspec.to_builtins(address)
-    if isinstance(address, LogAddress) and address.table is None:
-        del found["table"]
-    return found
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:16]
-
-
 def check_source(pipeline: Pipeline, source: Source) -> None:
-    """Raise ``ConfigError`` or ``Unreachable`` unless the source is reachable and has the configured columns."""
-    state = source.state(0)
-    columns = source.columns(state.version)
-    check_columns(columns, pipeline.key, pipeline.routing.column)
-    check_routing(columns, pipeline.routing.column)
-    source.check_keys(pipeline.key, pipeline.routing.column)
+    """Raise ``ConfigError`` or ``Unreachable`` unless the source is reachable and has the configured tables and
+    columns."""
+    source.state(0)
+    for table in source.tables(0):
+        if (settings := settings_of(pipeline, table.name, table.columns, table.key)) is None:
+            continue
+        try:
+            check_columns(table.columns, (), None)
+            work = TableWork(table.name, table.columns, settings.key, settings.routing, shape=settings.shape)
+            check_columns(work.shaped.columns, settings.key, None)
+            request = work.shaped.request()
+            check_columns(table.columns, (), request.routing or None)
+            check_routing(table.columns, request.routing)
+            source.check_keys(table.name, request.key, request.routing)
+        except ConfigError as error:
+            raise ConfigError(f"table {table.name}: {error}" if table.name else str(error)) from None

@@ -1,9 +1,11 @@
-"""Searches for routing values without a destination, and gives each one that the template allows a destination.
+"""Searches all tables for routing values without a destination of their own, and gives each one that the template
+allows a destination.
 
 Rules
- V1  Every version is searched once, also while no destination is owned: the unrouted rows that arrived in each window.
-     A source that was replaced is searched from its beginning.
- V2  A destination exists once it is in the control store: every deliverer of the pipeline finds it there.
+ V1  Every version is searched once, also while no destination is owned: the rows that arrived in each window.
+     A source that was replaced is searched from its beginning. What fails is repeated.
+ V2  A destination exists once it is in the control store: every deliverer of the pipeline finds it there. After a
+     change of the file it is configured again, as the template is then.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from collections.abc import Callable, Mapping
 from trunkline.core.delivery_messages import SourceAt
 from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config import DestinationConfig, Pipeline, discovered
+from trunkline.delivery.config.digests import digest_of, pipeline_digest
 from trunkline.delivery.control.store import ControlStore
-from trunkline.delivery.deliverer.assembly import digest_of, pipeline_digest
+from trunkline.delivery.deliverer.assembly import addresses_of, places_of
 
 logger = logging.getLogger(__name__)
-Count = Callable[[Window], Mapping[str | None, int]]  # reads the unrouted values of a window
+Count = Callable[[Window], Mapping[str | None, int]]  # reads the values of a window that no destination has
 
 
 class Discovery:
@@ -45,16 +48,15 @@ class Discovery:
         values: dict[str, None] = {}
         if source.history != self._history:
             self._searched, self._history = BEFORE_ALL, source.history
-        while 0 < source.version > self._searched:
-            end = min((stop for stop in source.stops if stop > self._searched), default=source.version)
-            after = self._searched if self._searched >= source.oldest else BEFORE_ALL
+        searched = self._searched
+        while 0 < source.version > searched:
+            end = min((stop for stop in source.stops if stop > searched), default=source.version)
+            after = searched if searched >= source.oldest else BEFORE_ALL
             window = Window(after, source.version if after == BEFORE_ALL else min(end, source.version))
             values |= dict.fromkeys(value for value in count(window) if value is not None)
-            self._searched = window.through
+            searched = window.through
         found = self._take(list(values))
-        if found:
-            new = {each.name: (each.values[0], digest_of(self._pipeline, each)) for each in found}
-            self._store.configurations.discover(self._pipeline.name, pipeline_digest(self._pipeline), new)
+        self._searched = searched
         return found
 
     def _take(self, values: list[str]) -> list[DestinationConfig]:
@@ -63,5 +65,14 @@ class Discovery:
             if refusal not in self._refused:
                 self._refused.add(refusal)
                 logger.warning("%s", refusal)
-        self._present |= {each.name: each for each in result.destinations}
-        return list(result.destinations)
+        found = result.destinations
+        if found:
+            new = {
+                each.name: (each.values[0], digest_of(self._pipeline, each))
+                for each in found
+                if each.values is not None
+            }
+            digest, places, addresses = pipeline_digest(self._pipeline), places_of(found), addresses_of(found)
+            self._store.configurations.discover(self._pipeline.name, digest, new, places, addresses)
+        self._present |= {each.name: each for each in found}
+        return list(found)

@@ -14,7 +14,10 @@ import logging
 import queue
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from time import monotonic
+
+from msgspec.structs import replace
 
 from trunkline.core.delivery_events import Drained, JobEnded, Retired, Stopped
 from trunkline.core.delivery_messages import Configured, FlushGroup, Life, ReadStandings, SeedGroup, Shutdown
@@ -22,18 +25,27 @@ from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Eff
 from trunkline.core.planner import Planner
 from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.config import DestinationConfig, Pipeline
+from trunkline.delivery.config.digests import pipeline_digest
 from trunkline.delivery.control.store import ControlStore
-from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, task_pipeline
+from trunkline.delivery.deliverer.assembly import (
+    addresses_of,
+    pipeline_source,
+    places_of,
+    planned,
+    planner_config,
+    task_pipeline,
+)
 from trunkline.delivery.deliverer.discovery import Discovery
+from trunkline.delivery.deliverer.hidden_columns import HiddenColumns
 from trunkline.delivery.deliverer.leases import DelivererLeases
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.source_watch import SourceWatch
 from trunkline.delivery.deliverer.unrouted_counter import UnroutedCounter, rewind_counts
-from trunkline.delivery.destinations.factory import open_destination
+from trunkline.delivery.destinations.factory import open_place
 from trunkline.delivery.job.results import JobReport
 from trunkline.delivery.job.runner import Job, JobRunner
+from trunkline.delivery.job.table_works import known_tables
 from trunkline.delivery.job.work import TaskPipeline
-from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import TrunklineError, Unreachable
 from trunkline.threads import Threads
 
@@ -67,8 +79,9 @@ class Deliverer:
         self._stopped: Stopped | None = None
         self._failure: TrunklineError | None = None
         self._digest = pipeline_digest(pipeline)
-        self._source = source_of(pipeline.source)
+        self._source = pipeline_source(pipeline)
         self._make_runner = runner
+        self._hidden = HiddenColumns(pipeline, self._source, store.seen_columns)
         self._runners = [self._new_runner()]  # the last one has all destinations; others may have a job in flight
         self._jobs = ThreadPoolExecutor(pipeline.flush.groups + 2, thread_name_prefix="job")
         self._leases = DelivererLeases(
@@ -112,6 +125,9 @@ class Deliverer:
     def _count_unrouted(self, window: Window) -> Mapping[str | None, int]:
         return self._runners[-1].count_unrouted(window)
 
+    def _unknown_values(self, window: Window) -> Mapping[str | None, int]:
+        return self._runners[-1].unknown_values(window)
+
     def _fail(self, error: TrunklineError) -> None:
         """Stop: jobs in flight finish, and no new ones start."""
         self._failure = self._failure or error
@@ -144,7 +160,9 @@ class Deliverer:
 
     def _begin(self, *, once: bool) -> None:
         digests = {name: planned(self._pipeline, each, Life.ACTIVE).digest for name, each in self._destinations.items()}
-        self._store.configurations.configure(self._pipeline.name, self._digest, digests)
+        present = self._destinations.values()
+        places, addresses = places_of(present), addresses_of(present)
+        self._store.configurations.configure(self._pipeline.name, self._digest, digests, places, addresses)
         self._carry_out(self.planner.on_start())
         self._send_configured()
         counted, _ = self._store.unrouted.counts(self._pipeline.name)
@@ -154,7 +172,7 @@ class Deliverer:
         if counted > source.version:
             rewind_counts(self._store, self._pipeline.name, source.version)
         if self._discovery is not None:
-            self._add([*self._discovery.known(), *self._discovery.search(source, self._count_unrouted)])
+            self._add([*self._discovery.known(), *self._discovery.search(source, self._unknown_values)])
         self._leases.begin()
         if once:
             self.stop(drain=True)
@@ -200,7 +218,7 @@ class Deliverer:
             return
         discovery, source = self._discovery, self.planner.schedule.source
         self._discovering = self._jobs.submit(
-            lambda: [*discovery.known(), *discovery.search(source, self._count_unrouted)]
+            lambda: [*discovery.known(), *discovery.search(source, self._unknown_values)]
         )
         self._discovering.add_done_callback(lambda done: self._inbox.put(lambda: self._discovered(done)))
 
@@ -218,7 +236,8 @@ class Deliverer:
             self._send_configured()
 
     def _new_runner(self) -> JobRunner:
-        return self._make_runner(task_pipeline(self._pipeline, self._source, list(self._destinations.values())))
+        tasks = task_pipeline(self._pipeline, self._source, list(self._destinations.values()))
+        return self._make_runner(replace(tasks, guard=self._hidden))
 
     def _send_configured(self) -> None:
         self.send(Configured(tuple(planned(self._pipeline, each, Life.ACTIVE) for each in self._destinations.values())))
@@ -255,13 +274,12 @@ class Deliverer:
                 self._leases.submit(lambda: states.set(pipeline, [destination], "paused", instead_of="draining"))
 
     def _retire(self, name: str, token: int | None) -> None:
-        """Remove a destination's position, so that its table has no owner. Runs in the thread of a job."""
+        """Remove a destination's record, so that its tables have no owner. Runs in the thread of a job."""
         try:
-            destination = open_destination(self._destinations[name].address)
-            try:
-                destination.retire()
-            finally:
-                destination.close()
+            work = self._runners[-1].pipeline
+            target = work.targets[work.index[name]]
+            with closing(open_place(target.address)) as place:
+                place.retire(work.tables_of(target, known_tables(work)))
         except TrunklineError as error:
             logger.warning("%s could not be retired; the next start of a deliverer retries it: %s", name, error)
             return

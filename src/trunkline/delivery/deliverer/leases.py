@@ -135,7 +135,7 @@ class DelivererLeases:
             share = self._store.ownerships.renew(self._pipeline, self._deliverer, self._lease_ms)
             self._extend(before)
             if share.held > share.quota:
-                self._release_surplus(share.held - share.quota)
+                self._release_surplus()
             if share.revision != self._revision or (share.free and share.held < share.quota):
                 self._acquire()
         elif self._store.configurations.revision(self._pipeline) != self._revision:
@@ -161,7 +161,7 @@ class DelivererLeases:
             if before is None or before.desired_state != each.desired_state:
                 self._send(LifeChanged(name, Life(each.desired_state)))
             if before is not None and each.reseed > before.reseed:
-                self._send(ReseedAsked(name, each.reseed, each.insists))
+                self._send(ReseedAsked(name, each.reseed, each.insists, each.discards))
         new = [each for name, each in now.items() if name not in self._owned]
         self._owned.update(now)
         if new:
@@ -171,10 +171,11 @@ class DelivererLeases:
         if names:
             self._send(LeasesLost(tuple(Lost(name, self._owned.pop(name).token) for name in names)))
 
-    def _release_surplus(self, count: int) -> None:
-        names = sorted(self._owned)[-count:]
-        self._lose(names)  # O3
-        self._store.ownerships.release(self._pipeline, self._deliverer, names)
+    def _release_surplus(self) -> None:
+        names = self._store.ownerships.surplus(self._pipeline, self._deliverer)
+        self._lose([name for name in names if name in self._owned])  # O3
+        if names:
+            self._store.ownerships.release(self._pipeline, self._deliverer, names)
 
     def _release(self, names: list[str]) -> None:
         for name in names:
@@ -194,4 +195,5 @@ class DelivererLeases:
 
 def _grant(owned: Ownership) -> Grant:
     empty = Span(owned.empty.after, owned.empty.through)
-    return Grant(owned.name, owned.token, empty, owned.reseed, empty_mark=owned.empty_mark, insists=owned.insists)
+    asked = {"insists": owned.insists, "discards": owned.discards}
+    return Grant(owned.name, owned.token, empty, owned.reseed, empty_mark=owned.empty_mark, **asked)

@@ -11,13 +11,17 @@ import logging
 import threading
 from collections.abc import Callable
 from time import monotonic
+from typing import Final
 
 from trunkline.core.delivery_messages import SourceAt
 from trunkline.delivery.sources.contract import Source, SourceState
 from trunkline.errors import TrunklineError
+from trunkline.plural import plural
 from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
+
+NAMES_MAX: Final = 5  # tables in a line
 
 
 class SourceWatch:
@@ -53,6 +57,8 @@ class SourceWatch:
             logger.warning("the source was replaced or restored: %s; destinations are compared with it again", why)
             state, history = self._source.state(0), history + 1
         now = SourceAt(state.version, state.oldest, state.stops, first=state.first, history=history)
+        if state.awaited and state.awaited != (() if self._state is None else self._state.awaited):
+            logger.warning("%s: the set goes on without them until their first snapshots are complete", _named(state))
         self._hint, self._state = hint, state
         if now != self._known:
             self._known = now
@@ -107,3 +113,10 @@ class SourceWatch:
                 error = str(failure)
             self._began = None
             self._failed(error)
+
+
+def _named(state: SourceState) -> str:
+    """Tables that are not in the set yet."""
+    names = ", ".join(state.awaited[:NAMES_MAX])
+    more = len(state.awaited) - NAMES_MAX
+    return f"{plural(len(state.awaited), 'table')} not read yet: {names}{f' and {more} more' if more > 0 else ''}"

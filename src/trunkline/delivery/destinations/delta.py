@@ -1,193 +1,157 @@
-"""A Delta table in a directory as a destination, through delta-rs.
+"""Delta tables in directories as a place, through delta-rs: each table commits alone (T10).
+
+A flush of one row should not cost a commit of each of thirty tables. So a table whose rows do not change is not
+written, and its own position stays behind. One table of a member *leads*: the member's position is the lead's.
 
 Rules
- D1  All input of a flush is read from one version of the table: position, columns, files and their keys. The commit
-     succeeds on that version only (``delta_log``, L1): so every check of T2, T4 and T6 holds in the transaction.
- D2  After a failed commit the table is read again: the token or position shows another deliverer. All else is
-     ``Unreachable``: another writer, such as a compaction, was faster, nothing was written, and the flush can be
-     retried.
- D3  Rows change by rewriting their data files (``delta_merge``); a file that no commit names is invisible. A change of
-     the columns rewrites every file, piece by piece: a commit of delta-rs changes them only together with all files.
+ E1  A step (P -> Q) reads all tables of the member, prepares all rows, and so meets every error of its rows, before it
+     commits anything. Each commit is on the version that was read (``delta_table``, D1).
+ E2  If a table other than the lead is to change, the lead first records where the tables are *going*: to Q. Then those
+     tables commit that do change, in the order of their paths, each with position Q; then tables leave; the lead
+     commits last, with position Q and its own rows. If no other table changes, this last commit is all.
+ E3  While the lead is going to Q, a flush from P ends at Q, or is ``PositionMoved``. It writes tables that are at or
+     before P, and skips those that are at Q.
+ E4  A step from 0, as a first seed, and any other seed first puts the lead to position 0, creates it if needed, and
+     then writes every table, whatever it holds. Whatever becomes of it, only such a step can follow; and of two of
+     them the lead's last commit succeeds only for the one that began last, so that tables are never of both.
+ E5  A table that joins is written by its first step with its position, and does not lead. If the lead leaves, the table
+     with the first path becomes the lead, by the last commit of the step but one: then the old lead is retired. As
+     long as two lead, the one that is behind counts.
+ E6  After a failed commit the table is read and judged again: the token or position shows another deliverer, or that
+     the commit was done. All else was another writer, such as a compaction: the step begins again. If it never gets
+     through it is ``Unreachable``, or ``OutcomeUnknown`` if a table was written (the lead says where they are going).
+ E7  A repair (T12) announces nothing: a table that it commits on the version that it read has the rows of P, which are
+     those of the member's position as long as that version is the table's newest. The lead comes last, with the token.
+ E8  Rows are read of versions that were the newest of all tables at one moment: two reads in a row found the same.
+
+Why this is exact
+    Claim: when the lead is at P and going nowhere, every table has the rows of P. A table commits at Q only after the
+    lead recorded Q (E2), and no step from P ends elsewhere (E3). The rows of a table in (P, Q] are the same for
+    every reader, so it does not matter which process wrote it, and a late process that writes (P -> Q) once more finds
+    the table at Q, or at a later position, or does not write it at all. The lead comes to Q only after every table
+    that changes in (P, Q] is at Q; the others have the rows of P, which are those of Q.
+    Without the record of E2 a late process could write a table for (P, Q'] after the member has gone from P to Q
+    without this table, because its changes in (P, Q] cancel out: rows of Q' would stay there without a trace.
+    A step of E4 reads all tables before it puts the lead to 0. If its last commit succeeds, no other such step began
+    after that; an earlier one cannot have written a table after this one did, because its read was before.
+    After a crash, ``standings`` therefore reads the lead: position P, and ahead Q if it is going there. The next step
+    ends at Q (T10); it writes what is missing and the lead, so that the claim holds again.
+    A table that left or joined in (P, Q] does so in every step (P -> Q), before the lead is at Q.
+    Tokens: every commit stores its token, and the highest of all tables of a member counts. A deliverer that was fenced
+    may still write a table that the newer one has not touched, but only rows of the step that the lead recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
-from trunkline.delivery.backends.delta_types import columns_of, conformed, stored_schema
-from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
-from trunkline.delivery.backends.sql import identifier
-from trunkline.delivery.changes.column_steps import ColumnSteps
-from trunkline.delivery.changes.columns import Columns, arrow_schema, check_columns, evolution
-from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, checked_steps, judged, reached
-from trunkline.delivery.destinations.delta_files import FileWriter, removal
-from trunkline.delivery.destinations.delta_log import RETIRED, CommitLost, DeltaLog, LoadedVersion
-from trunkline.delivery.destinations.delta_merge import DeltaMerge, opened
-from trunkline.delivery.destinations.delta_steps import rewritten
-from trunkline.delivery.destinations.unstated import completed
-from trunkline.errors import (
-    ConfigError,
-    DestinationHalted,
-    DuplicateKey,
-    SchemaMismatch,
-    Unreachable,
+from trunkline.delivery.backends.delta_types import columns_of
+from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.config.addresses import Address, DeltaAddress
+from trunkline.delivery.destinations.contract import MemberResult, MemberTables, MemberWrite, Standing
+from trunkline.delivery.destinations.delta_log import CommitLost
+from trunkline.delivery.destinations.delta_member import MemberState
+from trunkline.delivery.destinations.delta_record import UNKNOWN, digest_of
+from trunkline.delivery.destinations.delta_step import apply_step
+from trunkline.delivery.destinations.delta_table import DeliveredTable
+from trunkline.errors import DestinationHalted, TrunklineError, Unreachable
+
+TABLES_MAX: Final = 300  # with a loaded version each; more: more memory, fewer: large members read logs again
+
+READS: Final = (
+    20  # of all tables, until two in a row find the same; more: longer waits, fewer: errors while others write
 )
 
 
-class DeltaDestination:
-    """One Delta table. Caches the version that it loaded last, and checks for a newer one at each call."""
+class DeltaPlace:
+    """The tables of one destination, or of several: each is opened when it is first used."""
 
-    def __init__(self, address: DeltaAddress) -> None:
-        if "%" in address.path:
-            raise ConfigError(f"the path {address.path} has a percent sign, which delta-rs unescapes; rename it")
-        self._folder = Path(address.path).absolute()
-        self._log = DeltaLog(self._folder, lambda name: self._step(name))
+    def __init__(self) -> None:
+        self._tables: OrderedDict[str, DeliveredTable] = OrderedDict()
 
     def _step(self, name: str) -> None:
         """Called before each access to the storage; tests stop the process here."""
 
-    def standing(self) -> Standing | None:
-        return loaded.standing if (loaded := self._log.load()) else None
+    def standings(self, members: Sequence[MemberTables]) -> dict[str, Standing | TrunklineError | None]:
+        found: dict[str, Standing | TrunklineError | None] = {}
+        for member in members:
+            try:
+                found[member.member] = self._state(member).standing()
+            except TrunklineError as error:
+                found[member.member] = error
+        return found
 
-    def columns(self) -> Columns | None:
-        return columns_of(loaded.schema) if (loaded := self._log.load()) else None
+    def columns(self, address: Address) -> Columns | None:
+        loaded = self._table(address).log.load()
+        return None if loaded is None else columns_of(loaded.schema)
 
-    def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
-        loaded = self._log.load()
-        if loaded is None or loaded.standing is None:
-            raise DestinationHalted(f"{self._folder}: the table has no position; seed the destination first")
-        return loaded.standing, self._read(loaded)
+    def apply(self, writes: Sequence[MemberWrite]) -> dict[str, MemberResult]:
+        """One member after the other."""
+        results: dict[str, MemberResult] = {}
+        for write in writes:
+            try:
+                results[write.step.member] = apply_step(write, self._table)
+            except TrunklineError as error:
+                results[write.step.member] = error
+        return results
 
-    def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
-        loaded = self._log.load()
-        if (done := self._judged(loaded, flush, replace_existing=False)) is not None:
-            return done
-        steps = checked_steps(flush, columns_of(loaded.schema), str(self._folder)) if loaded else None
-        schema = self._schema_for(loaded, flush, steps)
-        loaded = self._log.with_features(loaded, schema) if loaded else None
-        replace = loaded is not None and (steps is not None or schema != loaded.schema)
-        files = () if loaded is None else loaded.files
-        merge = DeltaMerge(self._folder, files, schema, flush.key, flush.mode, flush.duplicates, self._step, steps)
-        with self._writer(schema, flush.key) as writer:
-            for piece in merge.pieces(completed(staged, flush, merge.held, str(self._folder)), replace):
-                writer.add(piece)
-            added = writer.keep()
-        removed = [] if replace else [removal(file) for file in merge.touched]
-        try:
-            self._log.commit(loaded, schema, [*removed, *added], reached(flush), replace)
-        except CommitLost as lost:
-            if (done := self._judged(lost.now, flush, replace_existing=False)) is not None:
-                return done
-            raise Unreachable(str(lost)) from lost
-        return merge.applied(flush.through, "" if steps is None else rewritten(steps, files))
+    def rows(self, member: MemberTables) -> tuple[Standing, list[Iterator[pa.RecordBatch]], Callable[[], None]]:
+        state = self._steady(member)
+        standing = state.standing()
+        if standing is None:
+            raise DestinationHalted(f"{member.member}: its tables have no position; seed the destination first")
+        found = []
+        for table in map(self._table, member.tables):
+            if (loaded := state.loaded[str(table.folder)]) is None:
+                raise DestinationHalted(f"{table.folder}: the table is not there; seed the destination again")
+            found.append(table.rows(loaded))
+        if standing.ahead:
+            own = [state.records.get(str(table.folder)) for table in map(self._table, member.tables)]
+            at = tuple(max(standing.position, each.position if each else 0) for each in own)
+            standing = replace(standing, at=at)
+        return standing, found, lambda: None
 
-    def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
-        check_columns(seed.columns, seed.key, None)
-        schema = stored_schema(seed.columns, seed.source)
-        loaded = self._log.load()
-        if (done := self._judged(loaded, seed, replace_existing=seed.replace_existing)) is not None:
-            return done
-        loaded = self._log.with_features(loaded, schema) if loaded else None
-        written, keys = 0, []
-        with self._writer(schema, seed.key) as writer:
-            for batch in rows:
-                piece = conformed(pa.Table.from_batches([batch]), schema)
-                written += len(piece)
-                writer.add(piece)
-                if seed.mode == "mirror":
-                    keys.append(piece.select(seed.key))
-            if keys:
-                self._check_unique(seed.key, pa.concat_tables(keys))
-            added = writer.keep()
-        try:
-            self._log.commit(loaded, schema, added, reached(seed), loaded is not None)
-        except CommitLost as lost:
-            if not _landed(lost.now, reached(seed), {action.path for action in added}):
-                if (done := self._judged(lost.now, seed, replace_existing=seed.replace_existing)) is not None:
-                    return done
-                raise Unreachable(str(lost)) from lost
-        return Applied(seed.through, sum(file.rows or 0 for file in loaded.files) if loaded else 0, written)
-
-    def retire(self) -> None:
-        loaded = self._log.load()
-        if loaded is None or loaded.standing is None:
+    def retire(self, member: MemberTables) -> None:
+        """The lead last: as long as it is there, the member has a record. Those of another name stay: a digest does not
+        tell whether it is of the same pipeline (T9)."""
+        state = self._state(member)
+        if not all(record.member in (digest_of([member.member]), UNKNOWN) for record in state.records.values()):
             return
-        try:
-            self._log.commit(loaded, loaded.schema, [], RETIRED)
-        except CommitLost as lost:
-            if lost.now is not None and lost.now.standing is not None:
-                raise Unreachable(str(lost)) from lost
+        for path in sorted(state.records, key=lambda path: (state.records[path].is_lead, path)):
+            loaded = state.loaded[path]
+            assert loaded is not None
+            try:
+                state.tables[path].log.retire(loaded)
+            except CommitLost as lost:
+                if lost.now is not None and lost.now.record is not None:
+                    raise Unreachable(str(lost)) from lost
 
     def close(self) -> None:
-        self._log.forget()
+        self._tables.clear()
 
-    def _writer(self, schema: pa.Schema, key: tuple[str, ...]) -> FileWriter:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise Unreachable(
-                f"{self._folder}: the directory cannot be created: {error}; check the path and its permissions"
-            ) from error
-        return FileWriter(self._folder, schema, key, self._step)
+    def _steady(self, member: MemberTables) -> MemberState:
+        """All tables as they were at one moment: the lead may be newer than a table that was read before it (E8)."""
+        state = self._state(member)
+        for _ in range(READS):
+            again = self._state(member)
+            if again.versions == state.versions:
+                return again
+            state = again
+        raise Unreachable(f"{member.member}: its tables change all the time; retrying")
 
-    def _read(self, loaded: LoadedVersion) -> Iterator[pa.RecordBatch]:
-        travelling = arrow_schema(columns_of(loaded.schema))
-        for file in loaded.files:
-            with opened(self._folder, file) as reader:
-                for group in range(reader.num_row_groups):
-                    rows = conformed(reader.read_row_group(group, use_threads=False), loaded.schema)
-                    yield from conformed(rows, travelling).to_batches()
+    def _state(self, member: MemberTables) -> MemberState:
+        return MemberState(member.member, member.tables, self._table)
 
-    def _judged(self, loaded: LoadedVersion | None, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
-        """``None`` if a step may proceed, a result if it was done before (T2, T5)."""
-        if loaded is None:
-            check_columns(step.columns, step.key, None)
-            return judged(None, step, str(self._folder))
-        if loaded.standing is None and not replace_existing:
-            raise DestinationHalted(
-                f"{self._folder}: there is a Delta table that was not delivered; choose another path, or set "
-                "replace_existing: true to replace it"
-            )
-        return judged(loaded.standing, step, str(self._folder))
-
-    def _check_unique(self, key: tuple[str, ...], keys: pa.Table) -> None:
-        """With DuckDB, which needs a third of Arrow's memory for this; GROUP BY treats NULLs as equal."""
-        names = ", ".join(identifier(name) for name in key)
-        with pooled_duckdb() as connection:
-            connection.register("seeded_keys", keys)
-            shared = connection.sql(
-                f"SELECT {names}, count(*) FROM seeded_keys GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
-            ).fetchone()
-            connection.unregister("seeded_keys")
-        if shared is not None:
-            spelled = ", ".join(f"{name} = {value}" for name, value in zip(key, shared, strict=False))
-            raise DuplicateKey(
-                f"{self._folder}: {shared[-1]} rows of the source share the key {spelled}; make it unique there, or "
-                "choose another key"
-            )
-
-    def _schema_for(self, loaded: LoadedVersion | None, flush: Flush, steps: ColumnSteps | None) -> pa.Schema:
-        """The schema after the flush: the table's own one, or one that follows the source (T6)."""
-        if loaded is None:
-            return stored_schema(flush.columns, flush.source)
-        held = columns_of(loaded.schema)
-        if steps is not None:
-            check_columns(flush.columns, flush.key, None)
-            return stored_schema(steps.followed(held), flush.source)
-        change = evolution(flush.columns, held)
-        if change.problems:
-            raise SchemaMismatch(f"{self._folder}: {'; '.join(change.problems)}; seed the destination again")
-        if not change.added and not change.widened:
-            return loaded.schema
-        check_columns(flush.columns, flush.key, None)
-        wider = {column.name: column for column in change.widened}
-        return stored_schema([*(wider.get(column.name, column) for column in held), *change.added], flush.source)
-
-
-def _landed(now: LoadedVersion | None, standing: Standing, paths: set[str]) -> bool:
-    """Whether a commit that was reported as failed has succeeded."""
-    return now is not None and now.standing == standing and paths <= {file.path for file in now.files}
+    def _table(self, address: Address) -> DeliveredTable:
+        assert isinstance(address, DeltaAddress)
+        if (table := self._tables.get(address.path)) is None:
+            while len(self._tables) >= TABLES_MAX:
+                self._tables.popitem(last=False)
+            table = self._tables[address.path] = DeliveredTable(address, lambda name: self._step(name))
+        self._tables.move_to_end(address.path)
+        return table

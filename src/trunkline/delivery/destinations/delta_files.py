@@ -114,11 +114,14 @@ class FileWriter:
             self._rows += len(part)
             self._bytes += part.nbytes
 
-    def keep(self) -> list[AddAction]:
-        """The actions for a commit. From here on the files stay: a commit that is reported as failed may name them."""
+    def finish(self) -> list[AddAction]:
+        """Write what is left; the actions for a commit."""
         self._write()
-        self._kept = True
         return self._written
+
+    def keep(self) -> None:
+        """From here on the files stay: a commit that is reported as failed may name them."""
+        self._kept = True
 
     def _write(self) -> None:
         if not self._pieces:

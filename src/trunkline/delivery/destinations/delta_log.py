@@ -4,9 +4,8 @@ Rules
  L1  A commit is a compare-and-swap of the table's version. It is made on the loaded version v, and delta-rs may not
      retry it (``max_commit_retries=0``): the first commit of v + 1 wins, whatever it writes. So what was read of v
      still holds in the commit.
- L2  Position, token and mark are application transactions of the log, in the same commit as the data files: one file,
-     which exists completely or not at all. The source's identity is metadata of the first column. A mark is valid only
-     with the position that it was stored with: an older release moves the position without the mark.
+ L2  The record of a table (``delta_record``) is application transactions of the log, in the same commit as the data
+     files: one file, which exists completely or not at all. The source's identity is metadata of the first column.
  L3  Every ``CHECKPOINT_EVERY`` versions the log gets a checkpoint, and entries older than the table's
      ``delta.logRetentionDuration`` are removed; every ``VACUUM_EVERY`` versions, files that were removed longer ago
      than its ``delta.deletedFileRetentionDuration``, and those of killed processes, are deleted. Both are ``HISTORY``
@@ -30,9 +29,8 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import source_identity
 from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
-from trunkline.delivery.changes.versions import MARK_DIGITS
-from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.delta_files import DeltaDataFile, data_files
+from trunkline.delivery.destinations.delta_record import RETIRED, StoredRecord, TableRecord, numbers_of, stored_record
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
 
 CHECKPOINT_EVERY: Final = 20  # versions; more: opening and committing read more log files; fewer: 12 ms each time
@@ -40,11 +38,6 @@ VACUUM_EVERY: Final = 200  # versions; a multiple of the above
 HISTORY: Final = (
     "interval 1 hours"  # less: readers of an old version fail; more: more disk, and 5 ms a flush for 1,000 versions
 )
-POSITION: Final = "trunkline.position"
-TOKEN: Final = "trunkline.token"
-MARK: Final = "trunkline.mark"  # as a number
-MARKED: Final = "trunkline.marked"  # the position that it is of
-RETIRED: Final = Standing(-1, -1, "")  # the record of a retired table
 NAIVE_TIMES: Final = "timestampNtz"
 PROPERTIES: Final = {"delta.logRetentionDuration": HISTORY, "delta.deletedFileRetentionDuration": HISTORY}
 FileAction = AddAction | RemoveAction
@@ -64,9 +57,14 @@ class LoadedVersion(Struct, frozen=True):
     table: DeltaTable
     version: int
     stamp: FileStamp | None  # of the version's log file: that of a recreated table differs
-    standing: Standing | None
+    stored: StoredRecord
     schema: pa.Schema
     files: tuple[DeltaDataFile, ...]
+
+    @property
+    def record(self) -> TableRecord | None:
+        """``None``: the table was not delivered, or is retired."""
+        return self.stored.record
 
 
 class DeltaLog:
@@ -76,7 +74,7 @@ class DeltaLog:
         self.folder = folder
         self._step = step
         self._loaded: LoadedVersion | None = None
-        self._committed: tuple[int, Standing] | None = None  # the last commit of this process, which need not be read
+        self._committed: tuple[int, TableRecord] | None = None  # the last commit of this process: it need not be read
 
     def load(self) -> LoadedVersion | None:
         """The newest version; ``None`` without a table."""
@@ -95,6 +93,11 @@ class DeltaLog:
             return self._opened()  # for the first time; or the table was recreated, or its log was cut
         return held if self._stamp(held.version + 1) is None else self._updated(held)
 
+    @property
+    def loaded(self) -> LoadedVersion | None:
+        """The version that was loaded last."""
+        return self._loaded
+
     def forget(self) -> None:
         self._loaded = None
 
@@ -103,7 +106,7 @@ class DeltaLog:
         loaded: LoadedVersion | None,
         schema: pa.Schema,
         actions: Sequence[FileAction],
-        standing: Standing,
+        record: TableRecord,
         replace: bool = False,
     ) -> None:
         """Commit the next version after ``loaded``, or the first; ``replace``: with these files only, and this schema.
@@ -112,7 +115,7 @@ class DeltaLog:
         """
         properties = CommitProperties(
             max_commit_retries=0,
-            app_transactions=[Transaction(name, number) for name, number in _numbers(standing).items()],
+            app_transactions=[Transaction(name, number) for name, number in numbers_of(record).items()],
         )
         quiet = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
         self._step("commit")
@@ -137,9 +140,13 @@ class DeltaLog:
         except (DeltaError, OSError) as error:
             raise CommitLost(self.folder, error, self._load_after(error)) from error
         version = 0 if loaded is None else loaded.version + 1
-        self._committed = (version, standing)
+        self._committed = (version, record)
         if version % CHECKPOINT_EVERY == 0 and version > 0:
             self._shorten(version)
+
+    def retire(self, loaded: LoadedVersion) -> None:
+        """Commit that the table belongs to no member."""
+        self.commit(loaded, loaded.schema, [], RETIRED if loaded.stored.role is None else RETIRED.leading(0))
 
     def with_features(self, loaded: LoadedVersion, schema: pa.Schema) -> LoadedVersion:
         """The table, with the features that these columns need.
@@ -197,38 +204,23 @@ class DeltaLog:
             return None
         if not any(name[:20].isdigit() and name.endswith((".json", ".parquet")) for name in names):
             return None  # a process was killed before the first commit
-        table = DeltaTable(str(self.folder))
-        return self._state(table, _stored(table))
+        return self._state(DeltaTable(str(self.folder)), None)
 
     def _updated(self, held: LoadedVersion) -> LoadedVersion:
         table = held.table
         table.update_incremental()
         if self._committed is not None and self._committed[0] == table.version() == held.version + 1:
-            return self._state(table, _numbers(self._committed[1]))
-        return self._state(table, _stored(table))
+            return self._state(table, self._committed[1])
+        return self._state(table, None)
 
-    def _state(self, table: DeltaTable, stored: dict[str, int]) -> LoadedVersion:
+    def _state(self, table: DeltaTable, known: TableRecord | None) -> LoadedVersion:
         version, schema = table.version(), pa.schema(table.schema())
-        source, standing = source_identity(schema), None
-        position, token = stored.get(POSITION), stored.get(TOKEN)
-        if source is not None and position is not None and token is not None and position != RETIRED.position:
-            mark = f"{stored[MARK]:0{MARK_DIGITS}x}" if stored.get(MARKED) == position else ""
-            standing = Standing(position, token, source, mark)
-        return LoadedVersion(table, version, self._stamp(version), standing, schema, data_files(table, schema))
+        written = table.transaction_version if known is None else numbers_of(known).get
+        stored = stored_record(written, source_identity(schema))
+        return LoadedVersion(table, version, self._stamp(version), stored, schema, data_files(table, schema))
 
     def _stamp(self, version: int) -> FileStamp | None:
         return file_stamp(self.folder / "_delta_log" / f"{version:020}.json")
-
-
-def _numbers(standing: Standing) -> dict[str, int]:
-    """The stored numbers of a position record."""
-    marked = standing.position if standing.mark else RETIRED.position
-    return {POSITION: standing.position, TOKEN: standing.token, MARK: int(standing.mark or "0", 16), MARKED: marked}
-
-
-def _stored(table: DeltaTable) -> dict[str, int]:
-    found = {name: table.transaction_version(name) for name in (POSITION, TOKEN, MARK, MARKED)}
-    return {name: number for name, number in found.items() if number is not None}
 
 
 def _has_naive_times(kept: pa.DataType) -> bool:

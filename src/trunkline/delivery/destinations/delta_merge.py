@@ -141,11 +141,11 @@ class DeltaMerge:
         self._removed = self._written = 0
         self._found = np.zeros(0, np.bool_)
 
-    def applied(self, position: int, reshaped: str = "") -> Applied:
+    def applied(self, position: int, reshaped: str = "", counts_missing: bool = True) -> Applied:
         """Valid when ``pieces`` is exhausted."""
         ops = self._all_ops()
         duplicates = int(np.count_nonzero(self._found & (ops == Op.INSERT)))
-        missing = int(np.count_nonzero(~self._found & (ops != Op.INSERT)))
+        missing = int(np.count_nonzero(~self._found & (ops != Op.INSERT))) if counts_missing else 0
         return Applied(position, self._removed, self._written, duplicates, missing, reshaped=reshaped)
 
     def pieces(self, staged: Iterable[pa.RecordBatch], whole: bool = False) -> Iterator[pa.Table]:
@@ -173,20 +173,7 @@ class DeltaMerge:
 
     def held(self, keys: pa.Table, key: Columns, columns: Columns) -> pa.Table:
         """The rows of the table that have these keys: the key columns and these (T8)."""
-        read = (*key, *columns)
-        stored = pa.schema([self._schema.field(column.name) for column in read])
-        wanted = conformed(keys, pa.schema([self._schema.field(column.name) for column in key]))
-        known = KeySet([column.name for column in key], wanted.columns)
-        found = [stored.empty_table()]
-        for file in known.candidates(self._files):
-            self._step("look up")
-            with opened(self._folder, file) as reader:
-                names = [self._stepped.held_name(column.name) for column in read]
-                there = [name for name in names if name in reader.schema_arrow.names]
-                rows = conformed(self._stepped.rows(reader.read(columns=there, use_threads=False)), stored)
-            mine = known.match(rows.select(known.names).columns) >= 0
-            found.append(rows.filter(pa.array(mine)))
-        return conformed(pa.concat_tables(found), arrow_schema(read))
+        return held_rows(self._folder, self._files, self._stepped, self._schema, self._step, keys, key, columns)
 
     def _stage(self, batch: pa.Table) -> None:
         ops = batch.column(OP_COLUMN).to_numpy()
@@ -284,3 +271,35 @@ def opened(folder: Path, file: DeltaDataFile) -> pq.ParquetFile:
         raise Unreachable(
             f"{folder}: data file {file.path} cannot be read: {error}; find out what removed it"
         ) from error
+
+
+def held_rows(
+    folder: Path,
+    files: Sequence[DeltaDataFile],
+    stepped: FileSteps,
+    schema: pa.Schema,
+    step: Callable[[str], None],
+    keys: pa.Table,
+    key: Columns,
+    columns: Columns,
+    flag: str = "",
+) -> pa.Table:
+    """The rows of files that have these keys: the key columns and these (T8). ``flag``: only where that column is
+    true."""
+    read = (*key, *columns)
+    stored = pa.schema([schema.field(column.name) for column in read])
+    wanted = conformed(keys, pa.schema([schema.field(column.name) for column in key]))
+    known = KeySet([column.name for column in key], wanted.columns)
+    found = [stored.empty_table()]
+    for file in known.candidates(files):
+        step("look up")
+        with opened(folder, file) as reader:
+            names = [stepped.held_name(column.name) for column in read] + ([flag] if flag else [])
+            there = [name for name in names if name in reader.schema_arrow.names]
+            there_rows = reader.read(columns=there, use_threads=False)
+        rows = conformed(stepped.rows(there_rows), stored)
+        mine = known.match(rows.select(known.names).columns) >= 0
+        if flag:
+            mine &= pc.fill_null(there_rows.column(flag), False).to_numpy()
+        found.append(rows.filter(pa.array(mine)))
+    return conformed(pa.concat_tables(found), arrow_schema(read))

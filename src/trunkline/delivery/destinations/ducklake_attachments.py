@@ -6,68 +6,78 @@ Rules
  L2  DuckLake does not retry a commit: snapshots are numbered, and the catalog refuses one that is not the next after
      the one that was read. So a transaction that commits saw all earlier commits.
  L3  Only a writer creates a lake; a reader gets ``NoLake``.
+ L4  A catalog in SQLite has a rollback journal. With a write-ahead log readers see mixed states: DuckDB scans a table
+     of SQLite over several connections, which may begin before and after a commit. A writer converts a catalog that an
+     older release made with a write-ahead log, and tries again at its next call while readers prevent that. The journal
+     is emptied after a commit, not deleted: a plain reader that saw it, and then cannot open it, gives up.
+ L5  With a rollback journal a commit and a reader exclude each other. SQLite would wait for whole seconds, so it
+     does not wait at all; and a commit that it refused leaves its lock behind until the lake is detached. So after such
+     an error the lake is attached again, and the transaction repeated; after a few times SQLite waits: then no new
+     reader begins.
+ L6  A commit to a catalog in PostgreSQL may be done though its answer is lost. New files of a transaction are kept
+     until that is known (``ducklake_kept_files.py``).
+ L7  DuckLake keeps every version of a lake's tables in memory, also of one that was detached, until the instance is
+     closed. So a process that grew too much gets a new instance when no session is open.
 """
 
 from __future__ import annotations
 
+import random
+import resource
 import tempfile
 import threading
+import time
 import uuid
-from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import extension_file, new_duckdb
-from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners, lake_url, password_part
-from trunkline.delivery.backends.sql import first_line, literal
+from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners, lake_url
+from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreachable
+from trunkline.delivery.destinations.ducklake_errors import (
+    FATAL,
+    NOT_A_LAKE,
+    STILL_OPEN,
+    CommitConflict,
+    commit_error,
+    is_locked,
+    no_lake,
+    translated_errors,
+)
+from trunkline.delivery.destinations.ducklake_journal import ROLLBACK, mend_journal
+from trunkline.delivery.destinations.ducklake_kept_files import KeptFiles, forget
+from trunkline.errors import OutcomeUnknown, TrunklineError, Unreachable
 
 # Catalogs that stay attached: attaching and reading the schema costs a third of a small flush. One in SQLite takes
 # about 150 KiB of memory, one in PostgreSQL a connection, in every process that uses it.
 ATTACHED_MAX: Final = {"duckdb": 0, "sqlite": 8192, "postgres": 16}
 MEMORY_MB_MAX: Final = 1024  # of an instance; the rest spills to disk
-REASON_CHARACTERS_MAX: Final = 400  # of an error message of DuckDB
+GROWTH_MB_MAX: Final = (
+    1024  # of the process since the instance was made; less: it is made more often, which takes 0.2 s
+)
+SESSIONS_MIN: Final = 64  # of an instance, whatever else makes the process grow
 # Most of a small flush is the planning of DuckLake's own queries against its catalog: only these optimizers are worth
 # their time. Some of the others also trust DuckLake's statistics, which can be wrong for older versions.
 OPTIMIZERS: Final = ("filter_pushdown", "unused_columns", "join_filter_pushdown")
-CONFLICTS: Final = ("Exceeded the maximum retry count", "Transaction conflict")
-NOT_A_LAKE: Final = "creating a new DuckLake is explicitly disabled"
-STILL_OPEN: Final = "Unique file handle conflict"  # in this process
-BUSY: Final = ("database is locked", STILL_OPEN)
+LOCKED_S_MAX: Final = 10.0  # of reads that are repeated; a writer that waits for readers lets none begin for seconds
+PAUSE_S: Final = 0.01  # before a locked catalog is tried again; it doubles each time
+PAUSE_S_MAX: Final = 0.2
+SHORT_TRIES: Final = 3  # of a transaction, before SQLite waits at its commit
+PATIENT_MS: Final = 2000  # that SQLite waits then, in steps of a second
 WAIT_S_MAX: Final = 5.0  # for another session to end
 CONNECT_S_MAX: Final = 10  # to a PostgreSQL server; it blocks other lakes of the process
-PERMANENT: Final = (  # parts of messages about what only an operator can resolve
-    "password authentication failed",
-    "no password supplied",
-    "pg_hba.conf",
-    "FATAL:  database",
-    "FATAL:  role",
-    "not a valid DuckDB database",
-)
-TRANSIENT: Final = (
-    duckdb.ConnectionException,
-    duckdb.HTTPException,
-    duckdb.InterruptException,
-    duckdb.IOException,
-    duckdb.OutOfMemoryException,
-    duckdb.TransactionException,
-)
 
 
-class NoLake(DestinationHalted):
-    """There is no lake at this address."""
-
-
-class CommitConflict(Refused):
-    """Another process committed to the catalog since this transaction began; nothing was written."""
+Found = TypeVar("Found")
 
 
 class CatalogKey(Struct, frozen=True):
@@ -82,8 +92,10 @@ class _Attached(Struct):
     catalog: CatalogKey
     kind: str
     alias: str
+    instance: duckdb.DuckDBPyConnection | None
     users: int = 0
     suspect: bool = False
+    files: KeptFiles | None = None
 
 
 class LakeSession:
@@ -91,18 +103,31 @@ class LakeSession:
 
     def __init__(self, lakes: AttachedLakes, cursor: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
         self._lakes = lakes
-        self._address = address
         self._attached: _Attached | None = None
+        self._tries = 0
+        self._begun_s = 0.0
+        self.address = address
         self.cursor = cursor
+        self.suspect = False  # whether the lake is detached at the end, in whatever state it is
 
     @property
     def alias(self) -> str:
         assert self._attached is not None
         return self._attached.alias
 
-    def attach(self, *, create: bool = False) -> None:
+    def attach(self, *, create: bool = False, writes: bool = False) -> None:
         """Raises ``NoLake`` if there is none, unless ``create``."""
-        self._attached = self._lakes.attach(self._address, create=create)
+        self._attached = self._lakes.attach(self.address, create=create, writes=writes)
+
+    def attach_again(self) -> None:
+        """After an error of a locked catalog (L5). The transaction is over; temporary tables stay."""
+        self._tries += 1
+        self.roll_back()
+        self.detach(suspect=True)
+        time.sleep(random.uniform(0.5, 1) * min(PAUSE_S_MAX, PAUSE_S * 2**self._tries))
+        patient = self._tries >= SHORT_TRIES
+        self._attached = self._lakes.when_free(lambda: self._lakes.attach(self.address, writes=True, patient=patient))
+        self.suspect = self.suspect or patient  # for this call
 
     def detach(self, *, suspect: bool) -> None:
         if self._attached is not None:
@@ -111,6 +136,10 @@ class LakeSession:
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         return self._lakes.run(self.cursor, statement).fetchall()
+
+    def begin(self) -> None:
+        self._begun_s = time.time()
+        self.run("BEGIN")
 
     def roll_back(self) -> None:
         with suppress(duckdb.Error):  # there may be no transaction
@@ -121,17 +150,24 @@ class LakeSession:
 
     def commit(self) -> None:
         """Raises ``CommitConflict``, or ``OutcomeUnknown`` if the catalog does not report the outcome."""
+        assert self._attached is not None
+        files = self._attached.files
+        kept = [] if files is None else files.keep(self._begun_s)
         try:
             self.run("COMMIT")
         except duckdb.Error as error:
-            if any(text in str(error) for text in CONFLICTS):
-                raise CommitConflict(
-                    f"another process wrote to {self._address.catalog} at the same time; retrying"
-                ) from error
-            raise OutcomeUnknown(
-                f"the outcome of a commit to {self._address.catalog} is unknown ({_reason(error, self._address)}); "
-                "the position is read again before the next write"
-            ) from error
+            found = commit_error(error, self.address)
+            if isinstance(found, CommitConflict):
+                forget(kept)
+            raise found from error
+        forget(kept)
+
+    def settle(self) -> None:
+        """After an unknown outcome: files that DuckLake removed come back, if the catalog can be asked (L6)."""
+        self.roll_back()
+        self.detach(suspect=True)
+        with suppress(duckdb.Error, TrunklineError):
+            self.attach()
 
 
 class AttachedLakes:
@@ -141,8 +177,11 @@ class AttachedLakes:
         self._threads = threads
         self._instance: duckdb.DuckDBPyConnection | None = None
         self._attached: OrderedDict[CatalogKey, _Attached] = OrderedDict()  # by last use
-        self.flushed: Counter[LakeAddress] = Counter()  # flushes of each table, in this process
+        self._journals: set[str] = set()  # catalogs in SQLite whose journal is as it should be (L4)
         self._numbered = 0
+        self._open = 0  # sessions
+        self._sessions = 0  # of this instance
+        self._memory_mb = 0  # of the process when the instance was made
         self._lock = threading.Lock()
         self._released = threading.Condition(self._lock)  # notified when a session ends
 
@@ -156,20 +195,32 @@ class AttachedLakes:
 
         Such errors become ``Unreachable`` or ``DestinationHalted``: before a commit nothing has changed.
         """
-        with _translated_errors(address):
+        with translated_errors(address):
             session = LakeSession(self, self._cursor(), address)
-            suspect = False
             try:
                 yield session
-            except (duckdb.Error, OutcomeUnknown) as error:
-                suspect = True
-                if isinstance(error, duckdb.FatalException | duckdb.InternalException):
+            except (duckdb.Error, CommitConflict, OutcomeUnknown) as error:
+                session.suspect = True
+                if isinstance(error, FATAL):
                     self._abandon()
                 raise
             finally:
                 session.roll_back()
                 session.cursor.close()
-                session.detach(suspect=suspect)
+                session.detach(suspect=session.suspect)
+                self._session_ended()
+
+    def when_free(self, attempt: Callable[[], Found]) -> Found:
+        """Repeat what writes nothing while others have the catalog locked (L5)."""
+        begun, pause = time.monotonic(), PAUSE_S
+        while True:
+            try:
+                return attempt()
+            except (duckdb.Error, CommitConflict, Unreachable) as error:
+                if not is_locked(error) or time.monotonic() - begun > LOCKED_S_MAX:
+                    raise
+            time.sleep(random.uniform(0.5, 1) * pause)
+            pause = min(PAUSE_S_MAX, 2 * pause)
 
     def close(self) -> None:
         with self._lock:
@@ -180,49 +231,61 @@ class AttachedLakes:
 
     # ---------------------------------------------------------------------------------------------------- attaching
 
-    def attach(self, address: LakeAddress, *, create: bool) -> _Attached:
+    def attach(
+        self, address: LakeAddress, *, create: bool = False, writes: bool = False, patient: bool = False
+    ) -> _Attached:
+        """``patient``: SQLite waits for readers at a commit."""
         catalog = CatalogKey(address.catalog, address.data_path, address.password_env)
         with self._lock:
+            if writes and self._mended_journal(address) and (stale := self._attached.get(catalog)) and not stale.users:
+                self._detach(stale)  # its connections do not know yet
+            kind, _ = catalog_location(address.catalog)
             attached = self._attached.get(catalog)
             if attached is None:
-                kind, _ = catalog_location(address.catalog)
-                attached = _Attached(catalog, kind, self._attach_when_free(address, create=create))
+                alias = self._attach_when_free(address, create=create, patient=patient)
+                attached = _Attached(catalog, kind, alias, self._instance)
                 self._attached[catalog] = attached
+            if kind == "postgres":
+                self._settle_files(attached)
             self._attached.move_to_end(catalog)
             attached.users += 1
             return attached
 
     def release(self, attached: _Attached, *, suspect: bool) -> None:
+        """A suspect lake is detached after its last user."""
         with self._lock:
             attached.users -= 1
             attached.suspect = attached.suspect or suspect
             self._released.notify_all()
-            if attached.users == 0 and attached.suspect:
+            if attached.suspect and (attached.users == 0 or attached.kind == "sqlite"):
                 self._detach(attached)
             if len(self._attached) > ATTACHED_MAX[attached.kind]:
                 idle = [each for each in self._attached.values() if each.users == 0 and each.kind == attached.kind]
                 for each in idle[: max(0, len(idle) - ATTACHED_MAX[attached.kind])]:
                     self._detach(each)
 
-    def _attach_when_free(self, address: LakeAddress, *, create: bool) -> str:
+    def _attach_when_free(self, address: LakeAddress, *, create: bool, patient: bool) -> str:
         """A detached file stays open until all queries that ran at that moment end."""
         while True:
             try:
-                return self._attach(address, create=create)
+                return self._attach(address, create=create, patient=patient)
             except duckdb.BinderException as error:
                 others = any(each.users for each in self._attached.values())
                 if STILL_OPEN not in str(error) or not others or not self._released.wait(WAIT_S_MAX):
                     raise
 
-    def _attach(self, address: LakeAddress, *, create: bool) -> str:
+    def _attach(self, address: LakeAddress, *, create: bool, patient: bool) -> str:
         instance = self._running()
         kind, location = catalog_location(address.catalog)
         for extension in catalog_scanners(address):
             instance.execute(f"LOAD {literal(str(extension_file(extension)))}")
         options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
         options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
-        if kind != "postgres" and not _catalog_exists(Path(location), address, create=create) and kind == "sqlite":
-            options.append("META_JOURNAL_MODE 'WAL'")  # readers do not block writers; the file keeps this setting
+        if kind != "postgres" and _is_new(Path(location), address, create=create):
+            self._journals.add(location)
+        if kind == "sqlite":
+            options.append(f"META_BUSY_TIMEOUT {PATIENT_MS if patient else 0}")
+            options += [f"META_JOURNAL_MODE '{ROLLBACK}'"] if location in self._journals else []
         self._numbered += 1
         alias = f"lake{self._numbered}"
         waits = f" connect_timeout={CONNECT_S_MAX}" if kind == "postgres" and "connect_timeout" not in location else ""
@@ -231,28 +294,71 @@ class AttachedLakes:
             self.run(instance, f"ATTACH {where} AS {alias} ({', '.join(options)})")
         except duckdb.Error as error:
             if NOT_A_LAKE in str(error):
-                raise _no_lake(address) from error
+                raise no_lake(address) from error
             raise
         return alias
 
     def _detach(self, attached: _Attached) -> None:
-        if self._attached.get(attached.catalog) is not attached or self._instance is None:
-            return  # it was closed with the instance
-        del self._attached[attached.catalog]
+        """It is given out no more, and detached if no session uses it."""
+        if self._attached.get(attached.catalog) is attached:
+            del self._attached[attached.catalog]
+        if attached.users or self._instance is None or attached.instance is not self._instance:
+            return  # it is in use, or was closed with the instance
         try:
             self.run(self._instance, f"DETACH {attached.alias}")
         except duckdb.Error:
             self._forget_instance()
 
+    def _mended_journal(self, address: LakeAddress) -> bool:
+        """Whether a catalog has a journal that it should have, and had not when it was attached (L4)."""
+        kind, location = catalog_location(address.catalog)
+        if kind != "sqlite" or location in self._journals or not Path(location).exists():
+            return False
+        if not mend_journal(self._running(), location):
+            return False
+        self._journals.add(location)
+        return True
+
+    def _settle_files(self, attached: _Attached) -> None:
+        """L6."""
+        instance, catalog = self._running(), f"__ducklake_metadata_{attached.alias}"
+        if attached.files is None:
+            query = f"SELECT value FROM {catalog}.ducklake_metadata WHERE key = 'data_path'"
+            attached.files = KeptFiles(instance.execute(query).fetchall()[0][0])
+
+        def named(names: Collection[str]) -> set[str]:
+            every = " UNION ALL ".join(
+                f"SELECT parse_filename(path) AS name FROM {catalog}.{table}"
+                for table in ("ducklake_data_file", "ducklake_delete_file")
+            )
+            query = f"SELECT name FROM ({every}) WHERE name IN ({', '.join(map(literal, names))})"
+            return {name for (name,) in instance.execute(query).fetchall()}
+
+        if attached.files.undecided:
+            attached.files.settle(named)
+
     # ----------------------------------------------------------------------------------------------------- instance
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
-            return self._running().cursor()
+            cursor = self._running().cursor()
+            self._open += 1
+            self._sessions += 1
+            return cursor
+
+    def _session_ended(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open or self._sessions < SESSIONS_MIN or self._instance is None:
+                return
+            if _memory_mb() - self._memory_mb > GROWTH_MB_MAX:  # L7
+                self._instance.close()
+                self._forget_instance()
 
     def _running(self) -> duckdb.DuckDBPyConnection:
         if self._instance is None:
             self._instance = self._new_instance()
+            self._sessions, self._memory_mb = 0, _memory_mb()
         return self._instance
 
     def _abandon(self) -> None:
@@ -285,40 +391,24 @@ def process_lakes() -> AttachedLakes:
     return AttachedLakes()
 
 
-def _catalog_exists(path: Path, address: LakeAddress, *, create: bool) -> bool:
-    """Whether a catalog's file exists; with ``create``, creates its directory."""
+def _memory_mb() -> int:
+    """Of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() // 2**20
+
+
+def _is_new(path: Path, address: LakeAddress, *, create: bool) -> bool:
+    """Whether a catalog's file must be made; its directory is. Raises ``NoLake`` without ``create``."""
     try:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         path.stat()
     except FileNotFoundError as error:
         if not create:
-            raise _no_lake(address) from error
-        return False
+            raise no_lake(address) from error
+        return True
     except OSError as error:
         raise Unreachable(
             f"the catalog {address.catalog} cannot be opened ({error.strerror}); check the path and its permissions"
         ) from error
-    return True
-
-
-def _no_lake(address: LakeAddress) -> NoLake:
-    return NoLake(f"there is no lake at {address.catalog}; seed the destination")
-
-
-@contextmanager
-def _translated_errors(address: LakeAddress) -> Iterator[None]:
-    try:
-        yield
-    except duckdb.Error as error:
-        what = f"table {address.schema}.{address.table} of {address.catalog}"
-        reason = _reason(error, address)
-        transient = isinstance(error, TRANSIENT) and not any(text in reason for text in PERMANENT)
-        if transient or any(text in reason for text in BUSY):
-            raise Unreachable(f"{what} cannot be reached ({reason}); retrying") from error
-        raise DestinationHalted(f"{what} cannot be used ({reason}); fix it, then resume the destination") from error
-
-
-def _reason(error: duckdb.Error, address: LakeAddress) -> str:
-    """The message of DuckDB, without the password that it repeats."""
-    return first_line(error).replace(password_part(address) or "\0", "")[:REASON_CHARACTERS_MAX]
+    return False

@@ -15,7 +15,6 @@ from typing import Final
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 
-COMPACT_EVERY: Final = 16  # flushes; fewer: more rewriting, more: each flush opens more files
 FILES_MIN: Final = 8  # that are worth a transaction
 BYTES_MAX: Final = 64 * 1024 * 1024  # of one compaction, so that no flush waits long for it
 GATHERED: Final = "_trunkline_gathered"
@@ -34,7 +33,7 @@ def worth_merging(sizes: list[int]) -> int:
 
 def compact(lake: LakeSession, schema: str, name: str) -> int:
     """Make one file of the smallest ones, if it is worth it; returns how many there were. Rows do not change."""
-    lake.run("BEGIN")
+    lake.begin()
     files = lake.run(
         "SELECT data_file, data_file_size_bytes FROM "
         f"ducklake_list_files({literal(lake.alias)}, {literal(name)}, schema => {literal(schema)}) ORDER BY 2, 1"
@@ -49,15 +48,3 @@ def compact(lake: LakeSession, schema: str, name: str) -> int:
         lake.run(f"DROP TABLE {GATHERED}")
     lake.commit()
     return len(chosen)
-
-
-def keep_in_catalog(lake: LakeSession, schema: str, table: str) -> None:
-    """Inline the rows of a table of one row into the catalog; DuckLake allows this for committed tables only."""
-    where = f"schema => {literal(schema)}, table_name => {literal(table)}"
-    lake.run(f"CALL {lake.alias}.set_option('data_inlining_row_limit', 1, {where})")
-
-
-def drop_old_rows(lake: LakeSession, schema: str, table: str) -> None:
-    """Flush former inlined rows to a file, which is deleted when its versions expire."""
-    where = f"schema_name => {literal(schema)}, table_name => {literal(table)}"
-    lake.run(f"CALL ducklake_flush_inlined_data({literal(lake.alias)}, {where})")

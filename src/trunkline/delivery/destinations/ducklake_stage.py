@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.history import CURRENT
 from trunkline.delivery.changes.rows import BATCH_ROWS, OP_COLUMN, Op
-from trunkline.delivery.destinations.contract import Flush
+from trunkline.delivery.destinations.contract import TableStep
 from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 from trunkline.delivery.destinations.unstated import divided, filled
 
@@ -48,31 +49,25 @@ def incoming(lake: LakeSession, schema: pa.Schema, batches: Iterable[pa.RecordBa
         lake.cursor.unregister(INCOMING)
 
 
-def stage_rows(lake: LakeSession, columns: Columns, rows: Iterable[pa.RecordBatch]) -> None:
-    """All rows of a seed, in a temporary table, which spills to disk."""
-    with incoming(lake, arrow_schema(columns), rows):
-        lake.run(f"CREATE OR REPLACE TEMP TABLE {STAGED} AS SELECT {cast_list(columns)} FROM {INCOMING}")
+class TableStage:
+    """The staged rows of one table of one member, in a temporary table of one connection, which spills to disk."""
 
-
-class FlushStage:
-    """The staged rows of one flush, in a temporary table of one connection."""
-
-    def __init__(self, flush: Flush) -> None:
-        self._key = flush.key
-        self._columns = flush.columns
-        self._guarded = flush.duplicates == "halt"
+    def __init__(self, step: TableStep, number: str) -> None:
+        self.step = step
+        self.name = f"{STAGED}_{number}"
         self.rows = 0
         self.removals = 0  # rows other than INSERT
-        self._flush = flush
+        self.null_safe = False  # whether a key has a NULL, or a text with a NUL
         self._partial: pa.Table | None = None  # rows that lack values; they are staged when those are known (T8)
-        self._null_safe = False  # whether a key has a NULL, or a text with a NUL
 
     def fill(self, lake: LakeSession, batches: Iterable[pa.RecordBatch]) -> None:
-        whole, self._partial = divided(batches)
-        for batch in [] if self._partial is None else self._partial.to_batches():
-            self._counted(batch)
+        whole: Iterable[pa.RecordBatch] = batches
+        if not self.step.replaces:
+            whole, self._partial = divided(batches)
+            for batch in [] if self._partial is None else self._partial.to_batches():
+                self._counted(batch)
         with incoming(lake, self._schema(), map(self._counted, whole)):
-            lake.run(f"CREATE OR REPLACE TEMP TABLE {STAGED} AS {self._incoming_rows()}")
+            lake.run(f"CREATE TEMP TABLE {self.name} AS {self._incoming_rows()}")
 
     def complete(self, lake: LakeSession, table: str, what: str) -> None:
         """Stage the rows that lacked values, in the transaction that applies them: if it fails, that is undone, too."""
@@ -84,48 +79,68 @@ class FlushStage:
             same = " AND ".join(f"t.{identifier(each.name)} = k.{identifier(each.name)}" for each in key)
             with incoming(lake, keys.schema, keys.to_batches()):
                 lake.run(f"CREATE OR REPLACE TEMP TABLE {KEYS} AS SELECT {cast_list(key)} FROM {INCOMING}")
-            query = f"SELECT {export_list(read)} FROM {table} AS t SEMI JOIN {KEYS} AS k ON {same}"
+            open_only = f" WHERE t.{CURRENT}" if self.step.mode == "history" else ""
+            query = f"SELECT {export_list(read)} FROM {table} AS t SEMI JOIN {KEYS} AS k ON {same}{open_only}"
             return lake.read(query, BATCH_ROWS).read_all().cast(arrow_schema(read))
 
-        rows = filled(self._partial, self._flush, held, what)
+        rows = filled(self._partial, self.step, held, what)
         with incoming(lake, self._schema(), rows.to_batches()):
-            lake.run(f"INSERT INTO {STAGED} {self._incoming_rows()}")
+            lake.run(f"INSERT INTO {self.name} {self._incoming_rows()}")
 
     def _schema(self) -> pa.Schema:
-        return pa.schema([pa.field(OP_COLUMN, pa.int8()), *arrow_schema(self._columns)])
+        schema = arrow_schema(self.step.columns)
+        return schema if self.step.replaces else pa.schema([pa.field(OP_COLUMN, pa.int8()), *schema])
 
     def _incoming_rows(self) -> str:
-        return f"SELECT {OP_COLUMN}, {cast_list(self._columns)} FROM {INCOMING}"
+        op = "" if self.step.replaces else f"{OP_COLUMN}, "
+        return f"SELECT {op}{cast_list(self.step.columns)} FROM {INCOMING}"
 
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.rows += batch.num_rows
-        inserts = pc.sum(pc.equal(batch.column(OP_COLUMN), int(Op.INSERT))).as_py() or 0
-        self.removals += batch.num_rows - inserts
-        self._null_safe = self._null_safe or any(map(_needs_null_safe, map(batch.column, self._key)))
+        if not self.step.replaces:
+            inserts = pc.sum(pc.equal(batch.column(OP_COLUMN), int(Op.INSERT))).as_py() or 0
+            self.removals += batch.num_rows - inserts
+        self.null_safe = self.null_safe or any(map(_needs_null_safe, map(batch.column, self.step.key)))
         return batch
+
+    # ---------------------------------------------------------------------------------------------------- statements
 
     def held_statement(self, table: str) -> str:
         """The number of staged keys that the table holds, by whether they are an INSERT."""
         return (
-            f"SELECT s.{OP_COLUMN} = {int(Op.INSERT)}, count(*) FROM {STAGED} AS s "
-            f"SEMI JOIN {table} AS t ON {self._same_key()} GROUP BY 1"
+            f"SELECT s.{OP_COLUMN} = {int(Op.INSERT)}, count(*) FROM {self.name} AS s "
+            f"SEMI JOIN {table} AS t ON {self.same_key()} GROUP BY 1"
         )
+
+    def taken_statement(self, table: str) -> str:
+        """An INSERT whose key the table holds, if there is one."""
+        return (
+            f"SELECT {key_text(self.step.key, 's.')} FROM {self.name} AS s "
+            f"SEMI JOIN {table} AS t ON {self.same_key()} WHERE s.{OP_COLUMN} = {int(Op.INSERT)} LIMIT 1"
+        )
+
+    def doubled_statement(self) -> str:
+        """A key that several staged rows share, if there is one."""
+        names = ", ".join(map(identifier, self.step.key))
+        return f"SELECT {key_text(self.step.key)} FROM {self.name} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
 
     def delete_statement(self, table: str) -> str:
         """The guard refers to a row of the table as well, or DuckDB evaluates it for staged rows without a match."""
         guard = (
             f" AND CASE WHEN s.{OP_COLUMN} = {int(Op.INSERT)} AND t.rowid >= 0 "
-            f"THEN error({literal(DUPLICATE)} || {key_text(self._key, 's.')}) ELSE true END"
+            f"THEN error({literal(DUPLICATE)} || {key_text(self.step.key, 's.')}) ELSE true END"
         )
-        return f"DELETE FROM {table} AS t USING {STAGED} AS s WHERE {self._same_key()}{guard if self._guarded else ''}"
+        guarded = guard if self.step.duplicates == "halt" else ""
+        return f"DELETE FROM {table} AS t USING {self.name} AS s WHERE {self.same_key()}{guarded}"
 
     def insert_statement(self, table: str) -> str:
-        names = ", ".join(identifier(column.name) for column in self._columns)
-        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {STAGED} WHERE {OP_COLUMN} <> {int(Op.REMOVE)}"
+        names = ", ".join(identifier(column.name) for column in self.step.columns)
+        rows = "" if self.step.replaces else f" WHERE {OP_COLUMN} <> {int(Op.REMOVE)}"
+        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {self.name}{rows}"
 
-    def _same_key(self) -> str:
-        equal = "IS NOT DISTINCT FROM" if self._null_safe else "="
-        return " AND ".join(f"t.{identifier(name)} {equal} s.{identifier(name)}" for name in self._key)
+    def same_key(self, left: str = "t", right: str = "s") -> str:
+        equal = "IS NOT DISTINCT FROM" if self.null_safe else "="
+        return " AND ".join(f"{left}.{identifier(name)} {equal} {right}.{identifier(name)}" for name in self.step.key)
 
 
 def _needs_null_safe(keys: pa.Array) -> bool:

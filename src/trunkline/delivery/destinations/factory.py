@@ -1,4 +1,4 @@
-"""Opens destinations by address, and caches them in a worker process: connecting costs more than a small flush."""
+"""Opens places by address, and caches them in a worker process: connecting costs more than a small flush."""
 
 from __future__ import annotations
 
@@ -6,53 +6,54 @@ from collections import OrderedDict
 from functools import cache
 from typing import Final
 
+from trunkline.delivery.config.address_rules import place_of
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
-from trunkline.delivery.destinations.contract import Destination
+from trunkline.delivery.destinations.contract import Place
 from trunkline.errors import ConfigError
 
-OPEN_MAX: Final = 256  # destinations in one process; more: more memory and connections, fewer: slower
+OPEN_MAX: Final = 256  # places in one process; more: more memory and connections, fewer: slower
 
 
-def open_destination(address: Address) -> Destination:
-    """Imports the driver here, so that a process loads only those that it uses."""
+def open_place(address: Address) -> Place:
+    """The place of a destination. Imports the driver here, so that a process loads only those that it uses."""
     match address:
         case LakeAddress():
-            from trunkline.delivery.destinations.ducklake import DuckLakeDestination
+            from trunkline.delivery.destinations.ducklake import DuckLakePlace
 
-            return DuckLakeDestination(address)
+            return DuckLakePlace(address)
         case DeltaAddress():
-            from trunkline.delivery.destinations.delta import DeltaDestination
+            from trunkline.delivery.destinations.delta import DeltaPlace
 
-            return DeltaDestination(address)
+            return DeltaPlace()
         case PostgresAddress():
-            from trunkline.delivery.destinations.postgres import PostgresDestination
+            from trunkline.delivery.destinations.postgres_place import PostgresPlace
 
-            return PostgresDestination(address)
+            return PostgresPlace(address)
         case LogAddress():
             raise ConfigError(
                 "a log is not allowed as a destination; write to it with `trunkline append`, or capture a table into it"
             )
 
 
-def cached_destination(address: Address) -> Destination:
-    """The cached destination of an address; beyond the limit, the least recently used one is closed."""
-    known = _open_destinations()
-    if address in known:
-        known.move_to_end(address)
-        return known[address]
+def cached_place(address: Address) -> Place:
+    """The cached place of an address; beyond the limit, the least recently used one is closed."""
+    known, name = _open_places(), place_of(address)
+    if name in known:
+        known.move_to_end(name)
+        return known[name]
     while len(known) >= OPEN_MAX:
         known.popitem(last=False)[1].close()
-    known[address] = open_destination(address)
-    return known[address]
+    known[name] = open_place(address)
+    return known[name]
 
 
-def forget_destination(address: Address) -> None:
+def forget_place(address: Address) -> None:
     """Close it after an error, which may have left it in any state."""
-    if (destination := _open_destinations().pop(address, None)) is not None:
-        destination.close()
+    if (place := _open_places().pop(place_of(address), None)) is not None:
+        place.close()
 
 
 @cache
-def _open_destinations() -> OrderedDict[Address, Destination]:
+def _open_places() -> OrderedDict[str, Place]:
     """Global to the process."""
     return OrderedDict()

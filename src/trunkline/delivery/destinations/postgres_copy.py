@@ -116,15 +116,17 @@ class RowChunk:
         where = f"WHERE {OP_COLUMN} <> {int(Op.REMOVE)}" if staged else ""
         return self._written([written_expression(column) for column in columns], where, columns)
 
-    def keys(self, key: Columns, filled: Columns, *, inserts: bool) -> list[BinaryParameter]:
-        """An array of operations, then one for each filled column, of rows in which exactly these are not NULL."""
-        if (quick := _whole_numbers(self._table, key, inserts=inserts)) is not None:
+    def keys(self, key: Columns, filled: Columns, *, inserts: bool, beside: Columns = ()) -> list[BinaryParameter]:
+        """An array of operations, then one for each filled column, of rows in which exactly these are not NULL; then
+        one for each of the columns ``beside``."""
+        if not beside and (quick := _whole_numbers(self._table, key, inserts=inserts)) is not None:
             return quick
-        lists = [f"list({OP_COLUMN}::SMALLINT)", *(f"list({key_form(column).expression})" for column in filled)]
+        lists = [f"list({OP_COLUMN}::SMALLINT)"]
+        lists += [f"list({key_form(column).expression})" for column in (*filled, *beside)]
         tests = [f"{identifier(column.name)} IS {'NOT ' if column in filled else ''}NULL" for column in key]
         if not inserts:
             tests.append(f"{OP_COLUMN} <> {int(Op.INSERT)}")
-        return fields(self._written(lists, f"WHERE {' AND '.join(tests)}", filled))
+        return fields(self._written(lists, f"WHERE {' AND '.join(tests)}", (*filled, *beside)))
 
     def _written(self, expressions: Sequence[str], where: str, columns: Columns) -> bytes:
         try:

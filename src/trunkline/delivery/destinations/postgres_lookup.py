@@ -17,10 +17,13 @@ from trunkline.delivery.destinations.postgres_types import from_text, key_form, 
 ROWS_AT_ONCE: Final = 4_096  # their values are large; more: more memory, fewer: more statements
 
 
-def held_rows(session: PostgresSession, table: str, keys: pa.Table, key: Columns, columns: Columns) -> pa.Table:
-    """The rows that have these keys, of which none is NULL: the key columns and these."""
+def held_rows(
+    session: PostgresSession, table: str, keys: pa.Table, key: Columns, columns: Columns, *, where: str = ""
+) -> pa.Table:
+    """The rows that have these keys, of which none is NULL: the key columns and these. ``where``: a column that is
+    true in them."""
     read = (*key, *columns)
-    statement = _statement(table, key, read)
+    statement = _statement(table, key, read) + (f" AND {_named(where)}" if where else "")
     staged = keys.append_column(OP_COLUMN, pa.array(np.full(len(keys), Op.REPLACE, np.int8)))
     found = [arrow_schema(read).empty_table()]
     for start in range(0, len(keys), ROWS_AT_ONCE):

@@ -1,8 +1,8 @@
 """Rows of a flush with values that the source did not state: they are taken from the destination's own rows (T8).
 
 A database does not record large values that an update left as they were. A mirror has them: under the key that the row
-had at its position, which may be another one than now. They are read in the transaction that writes the rows, before
-any of its keys is removed.
+had at its position, which may be another one than now; a history has them in the open version of that key. They are
+read in the transaction that writes the rows, before any of its keys is removed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ import pyarrow as pa
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import row_codes
 from trunkline.delivery.changes.rows import ORIGIN_COLUMN, UNCHANGED_COLUMN
-from trunkline.delivery.destinations.contract import Flush
+from trunkline.delivery.destinations.contract import TableStep
 from trunkline.errors import DestinationHalted
 
-# Keys, the key columns, and columns to read -> the rows of the table that have one of the keys, with all these columns.
+# Keys, the key columns, and columns to read -> the rows of the table that have one of the keys, with all these columns;
+# of a history only open versions.
 Held = Callable[[pa.Table, Columns, Columns], pa.Table]
 Batches = Iterable[pa.RecordBatch]
 
 
-def completed(staged: Batches, flush: Flush, held: Held, what: str) -> Batches:
+def completed(staged: Batches, step: TableStep, held: Held, what: str) -> Batches:
     """Staged rows with all values. Raises ``DestinationHalted`` if the table lacks a row that has them."""
     whole, partial = divided(staged)
-    return whole if partial is None else filled(partial, flush, held, what).to_batches()
+    return whole if partial is None else filled(partial, step, held, what).to_batches()
 
 
 def divided(staged: Batches) -> tuple[Batches, pa.Table | None]:
@@ -42,23 +43,23 @@ def divided(staged: Batches) -> tuple[Batches, pa.Table | None]:
     return (), pa.Table.from_batches([first, *batches])
 
 
-def filled(rows: pa.Table, flush: Flush, held: Held, what: str) -> pa.Table:
+def filled(rows: pa.Table, step: TableStep, held: Held, what: str) -> pa.Table:
     """As ``completed``, of rows with UNCHANGED_COLUMN."""
     unchanged = rows.column(UNCHANGED_COLUMN).combine_chunks()
     places = np.flatnonzero(unchanged.is_valid().to_numpy(zero_copy_only=False))
     whole = rows.drop_columns([UNCHANGED_COLUMN, ORIGIN_COLUMN])
     if not len(places):
         return whole
-    if flush.mode != "mirror":
+    if step.mode == "append":
         raise DestinationHalted(f"{what}: only a mirror has values that an update did not state")
-    bits = _bits(unchanged.take(pa.array(places)), len(flush.columns))
-    lacking = tuple(column for place, column in enumerate(flush.columns) if bits[:, place].any())
-    key = tuple(column for column in flush.columns if column.name in flush.key)
+    bits = _bits(unchanged.take(pa.array(places)), len(step.columns))
+    lacking = tuple(column for place, column in enumerate(step.columns) if bits[:, place].any())
+    key = tuple(column for column in step.columns if column.name in step.key)
     structs = rows.column(ORIGIN_COLUMN).combine_chunks().take(pa.array(places))
     origins = pa.table({column.name: structs.field(column.name) for column in key})
     found = held(origins, key, lacking)
     at = _matched(origins, found, what)
-    for place, column in enumerate(flush.columns):
+    for place, column in enumerate(step.columns):
         if column not in lacking:
             continue
         source = np.arange(len(rows))

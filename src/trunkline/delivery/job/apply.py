@@ -1,59 +1,75 @@
-"""Applies settled rows to one destination after the other, inside a task."""
+"""Writes members inside a task: those of one place in one transaction, one place after the other.
+
+A member whose rows could not be settled is left out before. A place has a result for each of its members: one
+that fails does not keep the others from being written. If a place fails as a whole, one of its members may be the
+cause: each is tried alone. After an error that no place expects, such as rows that break off, the outcome is unknown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-import pyarrow as pa
+from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import JobMember, Result
-from trunkline.delivery.destinations.contract import Applied, Destination, Flush, Seed
-from trunkline.delivery.destinations.factory import cached_destination, forget_destination
+from trunkline.core.delivery_messages import Result
+from trunkline.delivery.destinations.contract import MemberResult, MemberWrite
+from trunkline.delivery.destinations.factory import cached_place, forget_place
+from trunkline.delivery.job.drafts import MemberDraft
 from trunkline.delivery.job.results import failed, succeeded
-from trunkline.delivery.job.work import FlushWork, SeedWork, TaskDestination
-from trunkline.errors import TrunklineError
+from trunkline.delivery.job.work import TaskPipeline, Work
+from trunkline.errors import OutcomeUnknown, TrunklineError, Unreachable
+
+logger = logging.getLogger(__name__)
+MEMBERS_MAX: Final = 200  # of a transaction; more: a failure undoes more, fewer: more commits
 
 
-def flush_destination(
-    target: TaskDestination, member: JobMember, work: FlushWork, key: tuple[str, ...], staged: Iterable[pa.RecordBatch]
-) -> Result:
-    flush = Flush(
-        expected=member.expected,
-        mark=member.mark,
-        through=work.window.through,
-        through_mark=work.mark,
-        token=member.token,
-        source=work.identity,
-        columns=work.columns,
-        key=key,
-        mode=target.mode,
-        duplicates=target.duplicates,
-        steps=work.steps,
-    )
-    return _applied(target, member, lambda destination: destination.flush(flush, staged))
+def apply_drafts(pipeline: TaskPipeline, work: Work, drafts: Iterable[MemberDraft]) -> list[Result]:
+    """A result for each draft."""
+    results: list[Result] = []
+    places: dict[int, list[MemberDraft]] = {}
+    for draft in drafts:
+        if draft.error is not None:
+            results.append(failed(draft.target.name, draft.error))
+        else:
+            places.setdefault(pipeline.places[draft.target.name], []).append(draft)
+    for members in places.values():
+        for first in range(0, len(members), MEMBERS_MAX):
+            results += _applied(pipeline, work, members[first : first + MEMBERS_MAX])
+    return results
 
 
-def seed_destination(
-    target: TaskDestination, member: JobMember, work: SeedWork, key: tuple[str, ...], rows: Iterable[pa.RecordBatch]
-) -> Result:
-    seed = Seed(
-        expected=member.expected,
-        mark=member.mark,
-        through=work.through,
-        through_mark=work.mark,
-        token=member.token,
-        source=work.identity,
-        columns=work.columns,
-        key=key,
-        mode=target.mode,
-        replace_existing=target.replace_existing,
-    )
-    return _applied(target, member, lambda destination: destination.seed(seed, rows))
+def _applied(pipeline: TaskPipeline, work: Work, drafts: Sequence[MemberDraft]) -> list[Result]:
+    writes = [draft.write(pipeline, work) for draft in drafts]
+    found = _written(drafts[0], writes)
+    return [_result(draft, found[write.step.member]) for draft, write in zip(drafts, writes, strict=True)]
 
 
-def _applied(target: TaskDestination, member: JobMember, apply: Callable[[Destination], Applied]) -> Result:
+def _written(first: MemberDraft, writes: Sequence[MemberWrite]) -> dict[str, MemberResult]:
+    """Errors may leave a place in any state: it is opened again."""
+    address = first.target.address
     try:
-        return succeeded(target.name, apply(cached_destination(target.address)), member.token)
-    except TrunklineError as error:
-        forget_destination(target.address)
-        return failed(target.name, error)
+        found = cached_place(address).apply(writes)
+    except Exception as error:
+        forget_place(address)
+        if len(writes) > 1 and not isinstance(error, Unreachable | OutcomeUnknown):
+            return {name: each for write in writes for name, each in _written(first, [write]).items()}
+        return {write.step.member: _failure(write, error) for write in writes}
+    if any(isinstance(each, Unreachable | OutcomeUnknown) for each in found.values()):
+        forget_place(address)
+    return found
+
+
+def _failure(write: MemberWrite, error: Exception) -> TrunklineError:
+    if isinstance(error, TrunklineError):
+        return error
+    logger.error("%s: its place failed", write.step.member, exc_info=error)
+    return OutcomeUnknown(f"its place failed ({type(error).__name__}: {error}); its position is read again")
+
+
+def _result(draft: MemberDraft, found: MemberResult) -> Result:
+    if isinstance(found, TrunklineError):
+        return failed(draft.target.name, found)
+    result = succeeded(draft.target.name, found, draft.member.token)
+    return replace(result, duplicates=max(result.duplicates, draft.duplicates))

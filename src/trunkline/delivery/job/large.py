@@ -1,34 +1,37 @@
-"""A large window as one Spark plan: read by Spark, routed by a broadcast table, settled with one shuffle, then applied.
+"""A large window as Spark plans: read by Spark, routed by a broadcast table, settled with a shuffle by key.
 
 The same rule as ``net.settle``, written as a plan; the same fuzz tests both:
 
     removed --route--\\
-                      union -- shuffle by place -- sort by destination and key -- ops -- apply, one after another
+                      union -- shuffle by key -- sort by destination and key -- ops -- blobs
     arrived --route--/
 
 With policy warn, all live rows of a touched key replace those that arrived (``net.settle_live``).
+
+Tables have different columns. So settled rows become blobs (``arrow_blobs``), which all tables share: a second shuffle
+brings those of a member's tables together, and ``large_apply`` writes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.backends.sql import spark_identifier
-from trunkline.delivery.changes.columns import arrow_schema
-from trunkline.delivery.changes.net import row_codes, winners
-from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, Op
-from trunkline.delivery.job.apply import flush_destination, seed_destination
-from trunkline.delivery.job.results import JobReport
-from trunkline.delivery.job.work import FlushWork, SeedWork, TaskDestination, TaskPipeline
-from trunkline.errors import DuplicateKey
+from trunkline.delivery.changes.arrow_blobs import blobs_of
+from trunkline.delivery.changes.columns import Columns, arrow_schema
+from trunkline.delivery.changes.history import open_versions, versioned
+from trunkline.delivery.changes.net import Routes, row_codes, winners
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, Mode, Op
+from trunkline.delivery.job.work import Policy, TableWork, TaskPipeline
+from trunkline.delivery.sources.contract import WindowFrames
+from trunkline.delivery.sources.ducklake_spark import carrier_type
+from trunkline.delivery.sources.task_errors import carrying
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,34 +39,143 @@ if TYPE_CHECKING:
 ARRIVED = "_trunkline_arrived"  # 1: the row arrived, 0: it was removed
 SHARED = "_trunkline_shared"  # arrivals of this key
 VALUE = "_trunkline_value"
+PLACES = "_trunkline_places"
 RANK = "_trunkline_rank"
-ANSWER_TEXT: Final = "kind string, text string, number bigint, body binary"
-ANSWER_SCHEMA: Final = pa.schema(
-    [("kind", pa.string()), ("text", pa.string()), ("number", pa.int64()), ("body", pa.binary())]
+PARTITION_BYTES: Final = 64 * 1024 * 1024  # of a window in one partition of the shuffle by key
+PARTITIONS_MAX: Final = 64  # of a shuffle
+BLOB_TEXT: Final = "hand int, place int, destination int, number int, duplicates bigint, blob binary"
+BLOB_SCHEMA: Final = pa.schema(
+    [
+        ("hand", pa.int32()),  # see TaskPipeline.hands and places
+        ("place", pa.int32()),
+        ("destination", pa.int32()),
+        ("number", pa.int32()),  # of the table, in the work
+        ("duplicates", pa.int64()),  # rows that lost against another of their key
+        ("blob", pa.binary()),  # NULL: the row is about duplicates only
+    ]
 )
-PLACE = "_trunkline_place"  # rows of one place are in one partition: its destinations are written one after another
+
+
+class TablePlan:
+    """The plan of one table of a window. ``table``: with what its frames are known to be."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: TaskPipeline,
+        table: TableWork,
+        frames: WindowFrames,
+        state: WindowFrames | None,
+    ) -> None:
+        """``state``: all rows at the window's end, if some destination needs them (``needs_state``)."""
+        self._spark = spark
+        self._pipeline = pipeline
+        self._frames = frames
+        self._state = state
+        request = table.shaped.request()
+        whole = table.whole or frames.emptied
+        filters = table.shape is not None and table.shape.filter is not None and not whole
+        exact = not filters or set(request.stated) <= set(frames.removed().columns)
+        self.table = replace(table, whole=whole, exact=exact)
+        self._partitions = int(min(PARTITIONS_MAX, 1 + table.size_bytes // PARTITION_BYTES))
+
+    def arrived(self) -> DataFrame:
+        """ROUTE_COLUMN and columns, as destinations see them."""
+        return shaped_frame(self._frames.arrived(), self.table, "arrived")
+
+    def removed(self) -> DataFrame:
+        return shaped_frame(self._frames.removed(), self.table, "removed")
+
+    def unrouted(self) -> DataFrame:
+        """(value, count) of arrivals whose routing value no destination has."""
+        return unrouted_frame(self.arrived(), FrameRoutes(self._spark, self._pipeline.routes))
+
+    def blobs(self, number: int, members: Collection[int], through: int) -> DataFrame:
+        """The settled rows of these members, as rows of BLOB_TEXT; ``number``: of the table."""
+        pipeline, targets = self._pipeline, self._pipeline.targets
+        where = {
+            place: (pipeline.hands[targets[place].name], pipeline.places[targets[place].name]) for place in members
+        }
+        frames = []
+        for policy, places in pipeline.by_policy(self.table, members).items():
+            replaces = targets[min(places)].replaces(self.table, whole=self.table.whole)
+            form = BlobForm(self.table.shaped.columns, self.table.shaped.key, policy.mode, replaces)
+            encode = encoder(form, through, number, where)
+            frames.append(self._settled(policy, places).mapInArrow(carrying(encode), BLOB_TEXT))
+        return reduce(lambda one, other: one.unionByName(other), frames)
+
+    def _settled(self, policy: Policy, places: set[int]) -> DataFrame:
+        """The rows of destinations with one policy."""
+        routes = FrameRoutes(self._spark, self._pipeline.routes.only(places))
+        key, partitions = self.table.shaped.key, self._partitions
+        if policy.mode == "append":
+            return appended_frame(self.arrived(), routes)
+        if self.table.whole:
+            nothing = self.arrived().limit(0).select(ROUTE_COLUMN, *(spark_identifier(name) for name in key))
+            return settled_frame(nothing, self.arrived(), routes, key, partitions)
+        if not policy.warns:
+            return settled_frame(self.removed(), self.arrived(), routes, key, partitions)
+        assert self._state is not None
+        live = shaped_frame(self._state.arrived(), self.table, "arrived")
+        return settled_live_frame(self.removed(), self.arrived(), live, routes, key, partitions)
+
+
+def needs_state(pipeline: TaskPipeline, table: TableWork, frames: WindowFrames) -> bool:
+    """Whether rows that share a key may be settled by all live rows of it."""
+    whole = table.whole or frames.emptied
+    return not whole and any(target.policy(table).warns for target in pipeline.targets)
+
+
+# --- plans ---
+
+
+class FrameRoutes:
+    """Routes as a broadcast table; those to destinations that take every row need none."""
+
+    def __init__(self, spark: SparkSession, routes: Routes) -> None:
+        self._everywhere = routes.everywhere
+        found = [(value, list(places)) for value, places in routes.by_value.items()]
+        self._known = spark.createDataFrame(found, f"{VALUE} string, {PLACES} array<int>")
+
+    def routed(self, rows: DataFrame) -> DataFrame:
+        """Each row with its destinations; NULL is a routing value like any other."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        known = F.broadcast(self._known)
+        how = "left" if self._everywhere else "inner"
+        joined = rows.join(known, rows[ROUTE_COLUMN].eqNullSafe(known[VALUE]), how)
+        everywhere = F.expr(f"array({', '.join(map(str, self._everywhere))})").cast("array<int>")
+        places = F.concat(F.coalesce(F.col(PLACES), F.expr("array()").cast("array<int>")), everywhere)
+        return joined.withColumn(DESTINATION_COLUMN, F.explode(places)).drop(ROUTE_COLUMN, VALUE, PLACES)
+
+    def unknown(self, rows: DataFrame) -> DataFrame:
+        """The rows whose routing value no destination has."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        known = F.broadcast(self._known)
+        return rows.join(known, rows[ROUTE_COLUMN].eqNullSafe(known[VALUE]), "left_anti")
 
 
 def settled_frame(
-    removed: DataFrame, arrived: DataFrame, routes: DataFrame, key: tuple[str, ...], partitions: int
+    removed: DataFrame, arrived: DataFrame, routes: FrameRoutes, key: tuple[str, ...], partitions: int
 ) -> DataFrame:
     """DESTINATION_COLUMN, OP_COLUMN, SHARED and every column, sorted by destination and key; one row for each key
     unless rows that arrived share it."""
-    return _settled(routed_frame(removed, routes), routed_frame(arrived, routes), key, partitions)
+    return _settled(routes.routed(removed), routes.routed(arrived), key, partitions)
 
 
 def settled_live_frame(
     removed: DataFrame,
     arrived: DataFrame,
     live: DataFrame,
-    routes: DataFrame,
+    routes: FrameRoutes,
     key: tuple[str, ...],
     partitions: int,
 ) -> DataFrame:
     """In the form of ``settled_frame``; ``live`` are all rows at `through`."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    gone, came, held = (routed_frame(rows, routes) for rows in (removed, arrived, live))
+    gone, came, held = (routes.routed(rows) for rows in (removed, arrived, live))
     names = [DESTINATION_COLUMN, *(spark_identifier(name) for name in key)]
     touched = gone.select(*names).unionByName(came.select(*names)).distinct().alias("touched")
     same_key = [f"held.{name} <=> touched.{name}" for name in names]
@@ -72,13 +184,14 @@ def settled_live_frame(
 
 
 def _settled(gone: DataFrame, came: DataFrame, key: tuple[str, ...], partitions: int) -> DataFrame:
-    """The shuffle is by place alone, and serves the window function too: it groups by place, destination and key."""
+    """The shuffle is by destination and key, and serves the window function too."""
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as F  # noqa: N812
 
+    by = [F.col(DESTINATION_COLUMN), *(F.col(spark_identifier(name)) for name in key)]
     gone, came = gone.withColumn(ARRIVED, F.lit(0)), came.withColumn(ARRIVED, F.lit(1))
-    both = came.unionByName(gone, allowMissingColumns=True).repartition(partitions, PLACE)
-    same_key = Over.partitionBy(PLACE, DESTINATION_COLUMN, *(F.col(spark_identifier(name)) for name in key))
+    both = came.unionByName(gone, allowMissingColumns=True).repartition(partitions, *by)
+    same_key = Over.partitionBy(*by)
     ranked = (
         both.withColumn(SHARED, F.sum(ARRIVED).over(same_key))
         .withColumn("_trunkline_gone", F.min(ARRIVED).over(same_key) == 0)
@@ -91,102 +204,106 @@ def _settled(gone: DataFrame, came: DataFrame, key: tuple[str, ...], partitions:
         .otherwise(int(Op.INSERT))
         .cast("tinyint")
     )
-    names = [name for name in came.columns if name not in (PLACE, DESTINATION_COLUMN, ARRIVED)]
+    names = [name for name in came.columns if name not in (DESTINATION_COLUMN, ARRIVED)]
     columns = [F.col(spark_identifier(name)) for name in names]
-    return kept.select(PLACE, DESTINATION_COLUMN, op.alias(OP_COLUMN), SHARED, *columns)
+    return kept.select(DESTINATION_COLUMN, op.alias(OP_COLUMN), SHARED, *columns)
 
 
-def one_frame(alike: Sequence[DataFrame], key: tuple[str, ...], partitions: int) -> DataFrame:
-    """Settled frames of several policies as one; rows of one place are in one partition."""
-    if len(alike) == 1:
-        return alike[0]
-    every = reduce(lambda one, other: one.unionByName(other), alike).repartition(partitions, PLACE)
-    return every.sortWithinPartitions(DESTINATION_COLUMN, *(spark_identifier(name) for name in key))
-
-
-def appended_frame(arrived: DataFrame, routes: DataFrame, partitions: int) -> DataFrame:
+def appended_frame(arrived: DataFrame, routes: FrameRoutes) -> DataFrame:
     """Every row that arrived as an INSERT, in the form of ``settled_frame``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     names = [name for name in arrived.columns if name != ROUTE_COLUMN]
-    rows = routed_frame(arrived, routes).repartition(partitions, PLACE)
     op = F.lit(int(Op.INSERT)).cast("tinyint").alias(OP_COLUMN)
     shared = F.lit(1).cast("bigint").alias(SHARED)
-    chosen = rows.select(PLACE, DESTINATION_COLUMN, op, shared, *(F.col(spark_identifier(name)) for name in names))
-    return chosen.sortWithinPartitions(DESTINATION_COLUMN)
+    columns = [F.col(spark_identifier(name)) for name in names]
+    rows = routes.routed(arrived).select(DESTINATION_COLUMN, op, shared, *columns)
+    return rows.sortWithinPartitions(DESTINATION_COLUMN)
 
 
-def routed_frame(rows: DataFrame, routes: DataFrame) -> DataFrame:
-    """Each row with its destination; NULL is a routing value like any other."""
+def unrouted_frame(arrived: DataFrame, routes: FrameRoutes) -> DataFrame:
+    """(value, count) of arrivals whose routing value no destination has."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    known = F.broadcast(routes)
-    return rows.join(known, rows[ROUTE_COLUMN].eqNullSafe(known[VALUE])).drop(ROUTE_COLUMN, VALUE)
+    return routes.unknown(arrived).groupBy(F.col(ROUTE_COLUMN).alias("value")).count()
 
 
-def unrouted_frame(arrived: DataFrame, routes: DataFrame) -> DataFrame:
-    """(route, count) of arrivals that no destination takes, as rows of answers."""
-    from pyspark.sql import functions as F  # noqa: N812
+def shaped_frame(rows: DataFrame, table: TableWork, side: str) -> DataFrame:
+    """Rows of a source as destinations see them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    known = F.broadcast(routes)
-    lost = arrived.join(known, arrived[ROUTE_COLUMN].eqNullSafe(known[VALUE]), "left_anti")
-    counts = lost.groupBy(ROUTE_COLUMN).count()
-    return counts.select(
-        F.lit("unrouted").alias("kind"),
-        F.col(ROUTE_COLUMN).alias("text"),
-        F.col("count").alias("number"),
-        F.lit(None).cast("binary").alias("body"),
-    )
+    if table.shape is None:
+        return rows
+    shaped, request = table.shaped, table.shaped.request("")
+    columns = shaped.columns
+    if side == "removed":
+        columns = tuple(column for column in columns if column.name in shaped.key)
+    carried = _carriers(columns)
+    known = request.empty_rows().schema
 
+    def shape(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            restored = batch.cast(pa.schema([known.field(name) for name in batch.schema.names]))
+            made = shaped.removals([restored]) if side == "removed" else shaped.rows([restored])
+            yield from (each.select(carried.names).cast(carried) for each in made)
 
-def routes_frame(spark: SparkSession, pipeline: TaskPipeline, places: set[int]) -> DataFrame:
-    routes = [
-        (value, place, pipeline.shared_places[pipeline.targets[place].name])
-        for value, found in pipeline.routes.items()
-        for place in found
-        if place in places
-    ]
-    return spark.createDataFrame(routes, f"{VALUE} string, {DESTINATION_COLUMN} int, {PLACE} int")
+    return rows.mapInArrow(carrying(shape), from_arrow_schema(carried, prefer_timestamp_ntz=True))
 
 
-def applier(
-    pipeline: TaskPipeline, job: FlushWork | SeedWork, members: dict[int, JobMember]
+def _carriers(columns: Columns) -> pa.Schema:
+    fields = [pa.field(column.name, carrier_type(column)) for column in columns]
+    return pa.schema([pa.field(ROUTE_COLUMN, pa.string()), *fields])
+
+
+# --- rows to blobs ---
+
+
+class BlobForm(NamedTuple):
+    """The form of a table's rows in blobs: as destinations with one mode get them."""
+
+    columns: Columns  # of the table as destinations see it, without those of a history
+    key: tuple[str, ...]
+    mode: Mode
+    replaces: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        """In their transport types."""
+        fields = [] if self.replaces else [pa.field(OP_COLUMN, pa.int8())]
+        columns = versioned(self.columns) if self.mode == "history" else self.columns
+        return pa.schema([*fields, *arrow_schema(columns)])
+
+    def made(self, batch: pa.RecordBatch, through: int) -> list[pa.RecordBatch]:
+        """Of settled rows. Those of a history are of a whole table: windows of one are never large."""
+        kept = pa.schema([pa.field(OP_COLUMN, pa.int8()), *arrow_schema(self.columns)])
+        rows = pa.Table.from_batches([batch.select(kept.names).cast(kept)])
+        if self.mode == "history":
+            assert self.replaces
+            rows = open_versions(rows, self.columns, through, None)
+        found: list[pa.RecordBatch] = rows.select(self.schema.names).combine_chunks().to_batches()
+        return found
+
+
+def encoder(
+    form: BlobForm, through: int, number: int, where: Mapping[int, tuple[int, int]]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that a task applies to its rows, which are sorted by destination."""
+    """The function that turns settled rows, sorted by destination and key, into blobs."""
 
-    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for place, rows in by_destination(batches):
-            target, member = pipeline.targets[place], members[place]
-            keys = SharedKeys(target, pipeline.key)
-            staged = in_schema(keys.settled(rows), job, with_op=isinstance(job, FlushWork))
-            if isinstance(job, FlushWork):
-                result = flush_destination(target, member, job, pipeline.key, staged)
-            else:
-                result = seed_destination(target, member, job, pipeline.key, staged)
-            for _ in rows:
-                pass  # a destination that stopped early leaves rows; those of the next one follow them
-            yield answer_batch(replace(result, duplicates=max(result.duplicates, keys.extra)))
+            keys = SharedKeys(form.key)
+            for batch in keys.settled(rows):
+                for made in form.made(batch, through):
+                    yield from (_blob_row(place, 0, blob) for blob in blobs_of(made))
+            if keys.extra:
+                yield _blob_row(place, keys.extra, None)
 
-    return apply
+    def _blob_row(place: int, duplicates: int, blob: bytes | None) -> pa.RecordBatch:
+        values: list[Any] = [*where[place], place, number, duplicates, blob]
+        arrays = [pa.array([value], field.type) for value, field in zip(values, BLOB_SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=BLOB_SCHEMA)
 
-
-def answer_batch(result: Result) -> pa.RecordBatch:
-    body = msgspec.msgpack.encode(result)
-    return pa.RecordBatch.from_pydict(
-        {"kind": ["result"], "text": [result.destination], "number": [0], "body": [body]}, schema=ANSWER_SCHEMA
-    )
-
-
-def answers_report(rows: Iterable[tuple[str, str | None, int, bytes | None]]) -> JobReport:
-    """The answers of all tasks: the only rows that reach the driver."""
-    results, unrouted = [], {}
-    for kind, text, number, body in rows:
-        if kind == "unrouted":
-            unrouted[text] = int(number)
-        else:
-            assert body is not None
-            results.append(msgspec.msgpack.decode(bytes(body), type=Result))
-    return JobReport(tuple(results), unrouted=unrouted, path="large")
+    return encode
 
 
 def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
@@ -220,26 +337,20 @@ def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Ite
 
 
 class SharedKeys:
-    """Handles rows that share a key, in a stream that is sorted by key, by the policy of the destination."""
+    """Handles rows that share a key, in a stream that is sorted by key."""
 
-    def __init__(self, target: TaskDestination, key: tuple[str, ...]) -> None:
-        self._target = target
+    def __init__(self, key: tuple[str, ...]) -> None:
         self._key = key
         self.extra = 0  # rows that lost against another
 
     def settled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """At most one row of each key. With policy halt the flush fails before anything is committed."""
+        """At most one row of each key. With policy halt the member fails afterwards: ``extra`` counts."""
         waiting: pa.Table | None = None  # rows of shared keys; more of the last key may follow
         for batch in rows:
             shared = batch.column(SHARED).to_numpy(zero_copy_only=False) > 1
             if not shared.any():
                 yield batch
                 continue
-            if self._target.duplicates == "halt":
-                raise DuplicateKey(
-                    f"rows of the source share a key ({', '.join(self._key)}) with another row of "
-                    f"{self._target.name}; make the key unique, or set duplicates: warn, and resume the destination"
-                )
             yield batch.filter(pa.array(~shared))
             found = pa.Table.from_batches([batch.filter(pa.array(shared))])
             waiting = found if waiting is None else pa.concat_tables([waiting, found])
@@ -252,16 +363,8 @@ class SharedKeys:
 
     def _won(self, rows: pa.Table) -> list[pa.RecordBatch]:
         """One row of each key, by rule R3."""
-        columns = rows.drop_columns([PLACE, DESTINATION_COLUMN, OP_COLUMN, SHARED])
+        columns = rows.drop_columns([DESTINATION_COLUMN, OP_COLUMN, SHARED])
         chosen = np.sort(winners(columns, row_codes(rows.select(self._key))))
         self.extra += rows.num_rows - len(chosen)
         found: list[pa.RecordBatch] = rows.take(chosen).to_batches()
         return found
-
-
-def in_schema(rows: Iterator[pa.RecordBatch], job: FlushWork | SeedWork, *, with_op: bool) -> Iterator[pa.RecordBatch]:
-    """The columns of a destination, in their transport types."""
-    fields: list[Any] = [pa.field(OP_COLUMN, pa.int8())] if with_op else []
-    schema = pa.schema([*fields, *arrow_schema(job.columns)])
-    for batch in rows:
-        yield batch.select(schema.names).cast(schema)

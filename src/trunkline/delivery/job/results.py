@@ -59,6 +59,19 @@ def merged(parts: Sequence[JobReport], mark: str) -> JobReport:
     )
 
 
+def joined(reports: Sequence[JobReport]) -> JobReport:
+    """Reports about different members of one job; the mark is that of the first."""
+    broken = next((each for each in reports if each.rest is not Outcome.EMPTY), JobReport())
+    return JobReport(
+        tuple(result for each in reports for result in each.results),
+        broken.rest,
+        broken.error,
+        reports[0].mark,
+        reports[0].unrouted,
+        reports[0].path,
+    )
+
+
 def succeeded(destination: str, applied: Applied, token: int) -> Result:
     return Result(
         destination,
@@ -89,6 +102,14 @@ def failed(destination: str, error: TrunklineError) -> Result:
             return Result(destination, Outcome.PERMANENT, error=text)
         case _:
             return Result(destination, Outcome.TRANSIENT, error=text)
+
+
+def broken_off(members: Sequence[JobMember], error: TrunklineError) -> JobReport:
+    """A job ended with an error that is not of one destination. One that a retry repeats is that of all: should one of
+    them have been written, its record shows it. After others the outcome is unknown."""
+    if failed("", error).outcome in (Outcome.PERMANENT, Outcome.EXPIRED):
+        return all_failed(members, error)
+    return JobReport(rest=Outcome.UNKNOWN, error=str(error))
 
 
 def all_failed(members: Sequence[JobMember], error: TrunklineError) -> JobReport:

@@ -1,15 +1,17 @@
 """Runs the planner's jobs on Spark; every job ends with a report.
 
 Rules
- J1  A window is read inside tasks. Only reports reach the driver: a result for each destination that was touched.
+ J1  A window is read inside tasks, once for all tables. Only reports reach the driver: a result for each destination
+     that was touched.
  J2  A destination without a result had no rows if every task finished; otherwise its outcome is unknown.
- J3  A window that changes nothing in the table starts no job. One that changes the columns is written to every
-     destination, rows or not: a destination has the columns that the source had at its position, and one that cannot
-     follow halts then.
+ J3  A window that changes nothing in any table starts no job. One that changes the columns of a table, or in which a
+     table joins or leaves, is written to every destination, rows or not: a destination has the tables and columns that
+     the source had at its position, and one that cannot follow halts then.
  J4  Small windows (as the source estimates them) are read and settled inside a few tasks without a shuffle; large ones
-     by Spark's own reader and one shuffle.
- J5  One task writes the destinations of one place (tables of one catalog), one after another: a catalog rejects all but
-     the first of several concurrent commits.
+     by Spark's own reader, a shuffle by key, and one that brings the tables of a destination together. Windows of
+     mode history are small ones: a task reads every version. (Its seeds, and tables that join, may be large.)
+ J5  One task writes the destinations of one catalog: it rejects all but the first of several concurrent commits. The
+     destinations that a task has in one place share a transaction.
  J6  Positions are compared with the source, which is read after the destinations. A window is read only if the source
      still has the version at which it begins, by its mark.
 """
@@ -18,10 +20,13 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import (
@@ -34,35 +39,28 @@ from trunkline.core.delivery_messages import (
     SeedGroup,
     SeedMode,
 )
-from trunkline.delivery.changes.column_steps import check_names
-from trunkline.delivery.changes.columns import check_columns
 from trunkline.delivery.changes.versions import BEFORE_ALL, Window
-from trunkline.delivery.job.large import (
-    ANSWER_TEXT,
-    answers_report,
-    appended_frame,
-    applier,
-    one_frame,
-    routes_frame,
-    settled_frame,
-    settled_live_frame,
-    unrouted_frame,
-)
-from trunkline.delivery.job.results import JobReport, all_failed, failed, merged
-from trunkline.delivery.job.small import flush_portion, seed_portion, stamp_portion, unrouted_values
+from trunkline.delivery.config.tree import Pipeline
+from trunkline.delivery.job.large import PARTITIONS_MAX, TablePlan, needs_state
+from trunkline.delivery.job.large_apply import apply_blobs, blob_rows
+from trunkline.delivery.job.mirror_copy import copy_mirrors, copying, light
+from trunkline.delivery.job.results import JobReport, all_failed, broken_off, failed, joined, merged
+from trunkline.delivery.job.small import flush_portion, seed_portion, stamp_portion, unknown_values
 from trunkline.delivery.job.standings import read_standings
-from trunkline.delivery.job.work import FlushWork, Policy, Portion, SeedWork, TaskPipeline
-from trunkline.delivery.sources.contract import LargeReads, Survey, WindowFrames
+from trunkline.delivery.job.table_works import known_tables, state_tables, window_tables
+from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, TaskPipeline, Work
+from trunkline.delivery.sources.contract import LargeReads, Survey
+from trunkline.delivery.sources.task_errors import carried_error
 from trunkline.errors import DestinationHalted, SourceExpired, TrunklineError, Unreachable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 Job = ReadStandings | FlushGroup | SeedGroup
 AnyWork = TypeVar("AnyWork", FlushWork, SeedWork)
 Item = TypeVar("Item")
+Larges = Mapping[str, LargeReads]  # by table
 CAUSE_CHARACTERS_MAX = 500
-LARGE_PARTITIONS_MAX = 64  # of a shuffle; more destinations than this share a partition
 
 
 class SourceReplaced(TrunklineError):
@@ -78,9 +76,9 @@ class JobRunner:
     def __init__(self, spark: SparkSession, pipeline: TaskPipeline, small_bytes: int) -> None:
         self._spark = spark
         self._context = spark.sparkContext
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._small_bytes = small_bytes
-        self._sent = self._context.broadcast(pipeline)
+        self._sent = self._context.broadcast(replace(pipeline, rules=None, guard=None))
 
     def run(self, job: Job) -> JobReport:
         match job:
@@ -97,113 +95,164 @@ class JobRunner:
         window = Window(group.after, group.through)
         try:
             survey = self._survey_after(group)
+            if self.pipeline.guard is not None:
+                self.pipeline.guard.begin(group.after)
+            found = window_tables(self.pipeline, survey, window)
+            self._guard(survey, group.through)
         except SourceReplaced as error:
             strayed = (Result(member.destination, Outcome.STRAYED, error=str(error)) for member in group.members)
             return JobReport(tuple(strayed))
         except TrunklineError as error:
             return all_failed(group.members, error)
-        stamp = group.stamp or survey.altered or not (survey.steps is None or survey.steps.unchanged)
-        if survey.backlog.quiet and not stamp:
+        stamp = group.stamp or found.for_everyone
+        if not found.tables and not stamp:
             return JobReport(mark=survey.mark, unrouted={})
-        work = FlushWork(window, survey.columns, survey.identity, stamp, survey.mark, survey.steps)
-        if (large := self._large_reads(survey)) is not None:
-            return self._run(lambda: self._large_flush(large, work, group.members), work.mark)
-        return self._run(lambda: self._small(flush_portion, work, group.members), work.mark)
+        drops = self._rules.dropped_tables == "drop"
+        work = FlushWork(window, found.tables, survey.identity, found.quiet, stamp, survey.mark, found.left, drops)
+        if (large := self._large_reads(work)) is not None:
+            return self._run(lambda: self._divided_flush(large, work, group.members), group.members, work.mark)
+        return self._run(lambda: self._small(flush_portion, work, group.members), group.members, work.mark)
 
     def _survey_after(self, group: FlushGroup) -> Survey:
         """The survey of a window; raises ``SourceReplaced`` if it begins at no version of the source's history (J6)."""
         try:
-            survey = self._survey(Window(group.after, group.through))
+            survey = self.pipeline.source.survey(Window(group.after, group.through))
         except SourceExpired:
-            lineage = self._pipeline.source.lineage([group.after])
+            lineage = self.pipeline.source.lineage([group.after])
             if lineage.has(group.after, group.mark) and group.through <= lineage.version:
                 raise
             raise SourceReplaced from None
         if group.mark and survey.after_mark and group.mark != survey.after_mark:
             raise SourceReplaced
-        if survey.restated:
-            raise SourceExpired(f"{survey.restated}; the destination is seeded again")
         return survey
 
-    def _large_flush(self, large: LargeReads, work: FlushWork, members: Sequence[JobMember]) -> list[JobReport]:
+    def _divided_flush(self, large: Larges, work: FlushWork, members: Sequence[JobMember]) -> list[JobReport]:
+        """Those in mode history get every version, which a task reads; the others by Spark."""
+        histories = self._histories(work, members)
+        others = [member for member in members if member not in histories]
+        found = self._large_flush(large, work, others) if others else []
+        return [*found, *(self._small(flush_portion, work, histories) if histories else ())]
+
+    def _histories(self, work: FlushWork, members: Sequence[JobMember]) -> list[JobMember]:
+        """Members with a table in mode history that is not read whole."""
+        targets, index = self.pipeline.targets, self.pipeline.index
+        tables = [table for table in work.tables if not (table.whole or table.joins)]
+
+        def versioned(member: JobMember) -> bool:
+            target = targets[index[member.destination]]
+            return any(target.policy(table).mode == "history" for table in tables)
+
+        return [member for member in members if versioned(member)]
+
+    def _large_flush(self, large: Larges, work: FlushWork, members: Sequence[JobMember]) -> list[JobReport]:
         """Destinations with rows by Spark; if all are to be stamped, then the others."""
-        filled = self._large(large, work, members, work.window)
+        try:
+            plans = self._plans(large, work, work.window)
+        except TrunklineError as error:  # of the source: no destination was touched yet
+            return [replace(all_failed(members, error), path="large")]
+        if plans is None:
+            return self._small(flush_portion, work, members)
+        tables = tuple(plan.table for plan in plans)
+        work = replace(work, tables=tables, stamp=work.stamp or any(table.for_everyone for table in tables))
+        filled = self._large(plans, work, members, work.window.through)
         rest = filled.without_result(members) if work.stamp else ()
         return [filled, *(self._small(stamp_portion, work, rest) if rest else ())]
 
     # --- seeds ---
 
     def seed(self, group: SeedGroup) -> JobReport:
+        """Members that copy a mirror need nothing of the source but its changes after that."""
+        copies = copying(self.pipeline, group.members)
+        reports = [self._seed(replace(group, members=copies[False]))] if copies[False] else []
+        return joined([*reports, *([self._copy(copies[True])] if copies[True] else [])])
+
+    def _copy(self, members: Sequence[JobMember]) -> JobReport:
+        pipeline = light(self.pipeline)
+
+        def task(mine: Sequence[JobMember]) -> JobReport:
+            return copy_mirrors(pipeline, mine)
+
+        return self._run(lambda: self._context.parallelize([members], 1).map(task).collect(), members)
+
+    def _seed(self, group: SeedGroup) -> JobReport:
         try:
-            survey = self._survey(Window(BEFORE_ALL, group.through))
+            survey = self.pipeline.source.survey(Window(BEFORE_ALL, group.through))
+            tables = state_tables(self.pipeline, survey)
+            self._guard(survey, group.through)
         except TrunklineError as error:
             return all_failed(group.members, error)
-        nothing = group.mode is SeedMode.NOW
-        work = SeedWork(group.through, survey.columns, survey.identity, nothing, survey.mark)
-        if not work.nothing and (large := self._large_reads(survey)) is not None:
-            return self._run(lambda: self._large_seed(large, work, group.members), work.mark)
-        return self._run(lambda: self._small(seed_portion, work, group.members), work.mark)
+        work = SeedWork(group.through, tables, survey.identity, group.mode is SeedMode.NOW, survey.mark)
+        if not work.nothing and (large := self._large_reads(work)) is not None:
+            return self._run(lambda: self._large_seed(large, work, group.members), group.members, work.mark)
+        return self._run(lambda: self._small(seed_portion, work, group.members), group.members, work.mark)
 
-    def _large_seed(self, large: LargeReads, work: SeedWork, members: Sequence[JobMember]) -> list[JobReport]:
+    def _large_seed(self, large: Larges, work: SeedWork, members: Sequence[JobMember]) -> list[JobReport]:
         """Destinations with rows by Spark, then the others, with none."""
-        filled = self._large(large, work, members, Window(BEFORE_ALL, work.through))
+        try:
+            plans = self._plans(large, work, Window(BEFORE_ALL, work.through))
+        except TrunklineError as error:
+            return [replace(all_failed(members, error), path="large")]
+        if plans is None:
+            return self._small(seed_portion, work, members)
+        filled = self._large(plans, work, members, work.through)
         rest = filled.without_result(members)
         return [filled, *(self._small(seed_portion, replace(work, nothing=True), rest) if rest else ())]
 
     # --- both ---
 
-    def _survey(self, window: Window) -> Survey:
-        """Raises ``ConfigError`` for columns that cannot be delivered: the source's may change at any time."""
-        survey = self._pipeline.source.survey(window)
-        if survey.steps is not None:
-            check_names(survey.steps, self._pipeline.key, self._pipeline.routing)
-        check_columns(survey.columns, self._pipeline.key, self._pipeline.routing)
-        return survey
+    def _guard(self, survey: Survey, through: int) -> None:
+        if self.pipeline.guard is not None:
+            self.pipeline.guard.check([each.table for each in survey.tables], through)
 
-    def _large_reads(self, survey: Survey) -> LargeReads | None:
-        """``None``: the window is small, or the source has only one way to read (J4)."""
-        return self._pipeline.source.large_reads() if survey.backlog.size_bytes > self._small_bytes else None
+    @property
+    def _rules(self) -> Pipeline:
+        assert self.pipeline.rules is not None, "the driver has them"
+        return self.pipeline.rules
 
-    def _large(
-        self, large: LargeReads, work: FlushWork | SeedWork, members: Sequence[JobMember], window: Window
-    ) -> JobReport:
-        pipeline = self._pipeline
-        places = {pipeline.index[member.destination]: member for member in members}
-        request = pipeline.request(work.columns, work.mark)
-        frames = large.frames(self._spark, window, request)
-        live = Window(BEFORE_ALL, window.through)
-        everywhere = routes_frame(self._spark, pipeline, set(range(len(pipeline.targets))))
-        answers = unrouted_frame(frames.arrived(), everywhere)
-        by_policy = [
-            self._settled(work, policy, each, frames, lambda: large.frames(self._spark, live, request))
-            for policy, each in pipeline.by_policy(places).items()
-        ]
-        rows = one_frame(by_policy, pipeline.key, min(len(places), LARGE_PARTITIONS_MAX))
-        answers = answers.unionByName(rows.mapInArrow(applier(pipeline, work, places), ANSWER_TEXT))
-        return answers_report((row.kind, row.text, row.number, row.body) for row in answers.collect())
+    def _large_reads(self, work: Work) -> Larges | None:
+        """``None``: the window is small, or there is only one way to read some table (J4)."""
+        if sum(table.size_bytes for table in work.tables) <= self._small_bytes or not work.tables:
+            return None
+        return self.pipeline.source.large_reads([table.name for table in work.tables])
 
-    def _settled(
-        self,
-        work: FlushWork | SeedWork,
-        policy: Policy,
-        places: set[int],
-        frames: WindowFrames,
-        live: Callable[[], WindowFrames],
-    ) -> DataFrame:
-        """The rows of destinations with one policy; ``live``: all rows at the end of the window."""
-        routes = routes_frame(self._spark, self._pipeline, places)
-        key, partitions = self._pipeline.key, min(len(places), LARGE_PARTITIONS_MAX)
-        if policy == "append":
-            return appended_frame(frames.arrived(), routes, partitions)
-        if policy == "halt" or isinstance(work, SeedWork):
-            return settled_frame(frames.removed(), frames.arrived(), routes, key, partitions)
-        return settled_live_frame(frames.removed(), frames.arrived(), live().arrived(), routes, key, partitions)
+    def _plans(self, large: Larges, work: Work, window: Window) -> list[TablePlan] | None:
+        """``None``: some table can only be read in one piece."""
+        plans = []
+        for table in work.tables:
+            part = Window(BEFORE_ALL, window.through) if table.late else window
+            reads, request = large[table.name], table.shaped.request(table.mark)
+            frames, state = reads.frames(self._spark, part, request), None
+            if frames is not None and needs_state(self.pipeline, table, frames):
+                state = reads.frames(self._spark, Window(BEFORE_ALL, window.through), request)
+                frames = None if state is None else frames
+            if frames is None:
+                return None
+            plans.append(TablePlan(self._spark, self.pipeline, table, frames, state))
+        return plans
+
+    def _large(self, plans: Sequence[TablePlan], work: Work, members: Sequence[JobMember], through: int) -> JobReport:
+        """The tables are settled each for itself, and meet as blobs in the tasks that write."""
+        pipeline, sent = self.pipeline, self._sent
+        places = pipeline.numbered(members)
+        unrouted: Counter[str | None] = Counter()
+        if not pipeline.routes.everywhere:
+            counts = reduce(lambda one, other: one.unionByName(other), [plan.unrouted() for plan in plans])
+            for row in counts.collect():
+                unrouted[row["value"]] += row["count"]
+        blobs = [plan.blobs(number, places, through) for number, plan in enumerate(plans)]
+        hands = {pipeline.hands[member.destination] for member in members}
+        together = reduce(lambda one, other: one.unionByName(other), blobs)
+        dealt = together.repartition(min(len(hands), PARTITIONS_MAX), "hand")
+        rows = dealt.sortWithinPartitions("place", "destination", "number").rdd
+        encoded = rows.mapPartitions(lambda mine: apply_blobs(sent.value, work, places, blob_rows(mine))).collect()
+        results = tuple(msgspec.msgpack.decode(bytes(each), type=Result) for each in encoded)
+        return JobReport(results, unrouted=dict(unrouted), path="large")
 
     def _small(
         self, run: Callable[[TaskPipeline, AnyWork, Portion], JobReport], work: AnyWork, members: Sequence[JobMember]
     ) -> list[JobReport]:
-        sent, places = self._sent, self._pipeline.shared_places
-        dealt = deal(members, self._context.defaultParallelism, lambda each: places[each.destination])
+        sent, hands = self._sent, self.pipeline.hands
+        dealt = deal(members, self._context.defaultParallelism, lambda each: hands[each.destination])
         portions = [Portion(number, tuple(mine), number == 0) for number, mine in enumerate(dealt)]
 
         def task(mine: Portion) -> JobReport:
@@ -214,32 +263,43 @@ class JobRunner:
 
         return self._context.parallelize(portions, len(portions)).map(task).collect()
 
-    def _run(self, run: Callable[[], list[JobReport]], mark: str = "") -> JobReport:
+    def _run(self, run: Callable[[], list[JobReport]], members: Sequence[JobMember] = (), mark: str = "") -> JobReport:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
             return merged(run(), mark)
         except (Py4JError, PySparkException) as error:
+            if (carried := carried_error(str(error))) is not None:
+                return broken_off(members, carried)
             return JobReport(rest=Outcome.UNKNOWN, error=f"the Spark job failed: {_cause(error)}")
         except TrunklineError as error:
-            return JobReport(rest=Outcome.UNKNOWN, error=str(error))
+            return broken_off(members, error)
 
     # --- reads without a flush ---
 
     def count_unrouted(self, window: Window) -> dict[str | None, int]:
-        """The unrouted rows that arrived in a window, by value.
+        """The rows that arrived in a window and that no destination takes, by value. Raises as ``unknown_values``."""
+        return {} if self.pipeline.routes.everywhere else self.unknown_values(window)
+
+    def unknown_values(self, window: Window) -> dict[str | None, int]:
+        """The rows that arrived in a window with a routing value that no destination has, by value.
 
         Raises ``SourceExpired``, ``Unreachable`` or ``DestinationHalted`` if the window cannot be read.
         """
-        survey = self._pipeline.source.survey(window)
-        if survey.backlog.quiet:
+        survey = self.pipeline.source.survey(window)
+        if window.after == BEFORE_ALL:
+            tables = state_tables(self.pipeline, survey)
+        else:
+            tables = window_tables(self.pipeline, replace(survey, left=()), window).tables
+        tables = tuple(table for table in tables if table.routing)
+        if not tables:
             return {}
-        sent, columns = self._sent, survey.columns
+        sent = self._sent
 
         def task(window: Window) -> JobReport:
             try:
-                return JobReport(unrouted=unrouted_values(sent.value, window, columns))
+                return JobReport(unrouted=unknown_values(sent.value, window, tables))
             except TrunklineError as error:
                 return JobReport((failed("source", error),))
 
@@ -255,10 +315,14 @@ class JobRunner:
         """Read the positions of destinations, in tasks: there may be thousands."""
         sent = self._sent
         noted = {note.destination: note for note in notes}
-        dealt = deal(destinations, self._context.defaultParallelism, self._pipeline.shared_places.__getitem__)
+        try:
+            tables = known_tables(self.pipeline)
+        except TrunklineError as error:
+            return JobReport(tuple(failed(name, error) for name in destinations))
+        dealt = deal(destinations, self._context.defaultParallelism, self.pipeline.hands.__getitem__)
 
         def task(names: list[str]) -> JobReport:
-            return JobReport(tuple(read_standings(sent.value, names, noted)), path="small")
+            return JobReport(tuple(read_standings(sent.value, names, noted, tables)), path="small")
 
         return self._run(lambda: self._context.parallelize(dealt, len(dealt)).map(task).collect())
 

@@ -1,123 +1,135 @@
-"""A small window inside one task: read, settled and applied without a shuffle. No row leaves the process."""
+"""A small window inside one task: read once for all its tables, settled and applied without a shuffle. No row leaves
+the process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import JobMember, Result
-from trunkline.delivery.changes.columns import Columns
-from trunkline.delivery.changes.net import Routes, Settled, settle, settle_append, settle_live, touched_keys
-from trunkline.delivery.changes.rows import DESTINATION_COLUMN, ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.history import VersionedChanges
+from trunkline.delivery.changes.net import Routes
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.versions import BEFORE_ALL, Window
-from trunkline.delivery.job.apply import flush_destination, seed_destination
-from trunkline.delivery.job.results import JobReport, failed
-from trunkline.delivery.job.unstated import looked_up, stated
-from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, TaskPipeline
-from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
-from trunkline.errors import DuplicateKey, SourceExpired
-from trunkline.plural import plural
+from trunkline.delivery.job.apply import apply_drafts
+from trunkline.delivery.job.drafts import MemberDraft, in_memory
+from trunkline.delivery.job.results import JobReport
+from trunkline.delivery.job.settlement import HistorySettlement, MemberRows, TableSettlement, whole_rows
+from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, TableWork, TaskPipeline
+from trunkline.delivery.sources.contract import ALL_ROUTES, RouteFilter
 
-EMPTIED: Final = "the source was truncated; the destination is seeded again"
 FILTER_VALUES_MAX: Final = 500  # with more, the query costs more than reading rows that routing then drops
+Counts = dict[str | None, int]  # rows by routing value
 
 
 def flush_portion(pipeline: TaskPipeline, flush: FlushWork, portion: Portion) -> JobReport:
     """Deliver one window to the members of a portion."""
-    request = pipeline.request(flush.columns, flush.mark)
-    net = pipeline.source.net_changes(flush.window, request, route_filter(pipeline, portion))
-    unrouted = count_unrouted(net.arrived, pipeline.routes) if portion.counts_unrouted else None
-    results: list[Result] = []
-    members = {pipeline.index[member.destination]: member for member in portion.members}
-    seen = set()
-    if net.emptied:
-        seen = {place for place in members if pipeline.targets[place].mode == "mirror"}
-        results += [failed(pipeline.targets[place].name, SourceExpired(EMPTIED)) for place in seen]
-        members = {place: member for place, member in members.items() if place not in seen}
-    for place, staged, duplicates in _settled(pipeline, flush, request, net, members):
-        seen.add(place)
-        target, member = pipeline.targets[place], members[place]
-        if duplicates and target.duplicates == "halt" and target.mode == "mirror":
-            results.append(failed(target.name, _duplicate(target.name, staged, pipeline.key, duplicates)))
-            continue
-        rows = staged.drop_columns([DESTINATION_COLUMN]).to_batches()
-        result = flush_destination(target, member, flush, pipeline.key, rows)
-        results.append(replace(result, duplicates=max(result.duplicates, duplicates)))
-    if flush.stamp:
-        rest = tuple(member for place, member in members.items() if place not in seen)
-        results += stamp_portion(pipeline, flush, replace(portion, members=rest)).results
-    return JobReport(tuple(results), unrouted=unrouted, path="small")
+    drafts = _drafts(pipeline, portion)
+    routes, through = route_filter(pipeline, portion), flush.window.through
+    histories = {table.name: _in_history(drafts, table) for table in flush.tables}
+    nets = _net_changes(
+        pipeline, flush.window, [table for table in flush.tables if histories[table.name] < drafts.keys()], routes
+    )
+    versions = _versions(pipeline, flush.window, [table for table in flush.tables if histories[table.name]], routes)
+    unrouted: Counter[str | None] = Counter()
+    for table in flush.tables:
+        if table.name in versions:
+            history = HistorySettlement(pipeline, table, through, versions.pop(table.name))
+            arrived = history.changes.arrived
+            mine = {place: drafts[place] for place in histories[table.name]}
+            _collect(mine, table, history.rows(mine.keys()), whole=history.changes.emptied, exact=history.exact)
+        if table.name in nets:
+            settlement = TableSettlement(pipeline, table, through, nets.pop(table.name))
+            arrived = settlement.net.arrived
+            mine = {place: draft for place, draft in drafts.items() if place not in histories[table.name]}
+            _collect(mine, table, settlement.rows(mine.keys()), whole=settlement.net.emptied, exact=settlement.exact)
+        if portion.counts_unrouted:
+            unrouted.update(count_unrouted(arrived, pipeline.routes))
+    chosen = [draft for draft in drafts.values() if flush.stamp or not draft.empty]
+    results = apply_drafts(pipeline, flush, chosen)
+    return JobReport(tuple(results), unrouted=dict(unrouted) if portion.counts_unrouted else None, path="small")
 
 
 def stamp_portion(pipeline: TaskPipeline, flush: FlushWork, portion: Portion) -> JobReport:
-    """Move the positions of members for which a window has nothing."""
-    targets = (pipeline.targets[pipeline.index[member.destination]] for member in portion.members)
-    results = (
-        flush_destination(target, member, flush, pipeline.key, ())
-        for target, member in zip(targets, portion.members, strict=True)
-    )
-    return JobReport(tuple(results), path="small")
-
-
-def _settled(
-    pipeline: TaskPipeline, flush: FlushWork, request: ReadRequest, net: NetChanges, members: dict[int, JobMember]
-) -> Iterator[tuple[int, pa.Table, int]]:
-    """The staged rows of each destination that has any, by its mode and policy."""
-    for policy, places in pipeline.by_policy(members).items():
-        routes = routes_to(pipeline.routes, places)
-        look_up = partial(looked_up, net, pipeline.source, flush.window.through, request, routes)
-        if policy == "append":
-            settled = settle_append(look_up(all_rows=True), routes)
-        elif policy == "warn":
-            # Rows may share a key, so its live rows are looked up, not inferred.
-            keys = touched_keys(net, pipeline.key, routes)
-            live = pipeline.source.live(flush.window.through, request, keys) if keys.num_rows else net.arrived
-            settled = settle_live(stated(net), live, routes, pipeline.key)
-        else:
-            settled = settle(look_up(all_rows=False), routes, pipeline.key)
-        yield from slices(settled)
+    """Move the positions of members for which a window has no rows."""
+    drafts = _drafts(pipeline, portion)
+    for table in flush.tables:
+        _collect(drafts, table, (), whole=table.whole, exact=True)
+    return JobReport(tuple(apply_drafts(pipeline, flush, drafts.values())), path="small")
 
 
 def seed_portion(pipeline: TaskPipeline, seed: SeedWork, portion: Portion) -> JobReport:
     """Seed the members of a portion with the state at one version."""
-    request = pipeline.request(seed.columns, seed.mark)
-    members = {pipeline.index[member.destination]: member for member in portion.members}
-    routes = routes_to(pipeline.routes, set(members))
-    empty = request.empty_rows()
-    rows = empty
-    if not seed.nothing:
-        rows = pipeline.source.net_changes(
-            Window(BEFORE_ALL, seed.through), request, route_filter(pipeline, portion)
-        ).arrived
-    found = {place: (table, extra) for place, table, extra in slices(_seeded(pipeline, rows, empty, routes, members))}
-    results = []
-    for place, member in members.items():
-        target = pipeline.targets[place]
-        table, duplicates = found.get(place, (None, 0))
-        if table is not None and duplicates and target.duplicates == "halt" and target.mode == "mirror":
-            results.append(failed(target.name, _duplicate(target.name, table, pipeline.key, duplicates)))
-            continue
-        batches = [] if table is None else table.select([column.name for column in seed.columns]).to_batches()
-        result = seed_destination(target, member, seed, pipeline.key, batches)
-        results.append(replace(result, duplicates=max(result.duplicates, duplicates)))
-    unrouted = count_unrouted(rows, pipeline.routes) if portion.counts_unrouted and not seed.nothing else None
-    return JobReport(tuple(results), unrouted=unrouted, path="small")
+    drafts = _drafts(pipeline, portion)
+    window, unrouted = Window(BEFORE_ALL, seed.through), Counter[str | None]()
+    nets = {} if seed.nothing else _net_changes(pipeline, window, seed.tables, route_filter(pipeline, portion))
+    for table in seed.tables:
+        request = table.shaped.request(table.mark)
+        nothing = NetChanges(request.empty_rows().select([ROUTE_COLUMN, *request.stated]), request.empty_rows())
+        arrived = table.shaped.net(nets.pop(table.name, nothing)).arrived
+        if portion.counts_unrouted:
+            unrouted.update(count_unrouted(arrived, pipeline.routes))
+        found = whole_rows(pipeline, table, seed.through, arrived, drafts.keys())
+        _collect(drafts, table, found, whole=True, exact=True)
+    results = apply_drafts(pipeline, seed, drafts.values())
+    counted = portion.counts_unrouted and not seed.nothing
+    return JobReport(tuple(results), unrouted=dict(unrouted) if counted else None, path="small")
 
 
-def _seeded(
-    pipeline: TaskPipeline, rows: pa.Table, empty: pa.Table, routes: Routes, members: dict[int, JobMember]
-) -> Settled:
-    net = NetChanges(empty.select([ROUTE_COLUMN, *pipeline.key]), rows)
-    mirrors = {place for place in members if pipeline.targets[place].mode == "mirror"}
-    keyed = settle(net, routes_to(routes, mirrors), pipeline.key)
-    plain = settle_append(net, routes_to(routes, members.keys() - mirrors))
-    staged = pa.concat_tables([keyed.staged, plain.staged.select(keyed.staged.column_names)])
-    return Settled(staged.sort_by(DESTINATION_COLUMN), keyed.duplicates, {})
+def _net_changes(
+    pipeline: TaskPipeline, window: Window, tables: Sequence[TableWork], routes: RouteFilter
+) -> dict[str, NetChanges]:
+    """The window is read once for all tables; those that join late, as of its end."""
+    if any(table.shaped.computes_route for table in tables):
+        routes = ALL_ROUTES
+    requests = {table.name: table.shaped.request(table.mark) for table in tables if not table.late}
+    states = {table.name: table.shaped.request(table.mark) for table in tables if table.late}
+    found = dict(pipeline.source.net_changes(window, requests, routes)) if requests else {}
+    if states:
+        whole = pipeline.source.net_changes(Window(BEFORE_ALL, window.through), states, routes)
+        found |= {name: net._replace(emptied=True) for name, net in whole.items()}
+    return found
+
+
+def _versions(
+    pipeline: TaskPipeline, window: Window, tables: Sequence[TableWork], routes: RouteFilter
+) -> dict[str, VersionedChanges]:
+    """For mode history."""
+    if any(table.shaped.computes_route for table in tables):
+        routes = ALL_ROUTES
+    requests = {table.name: table.shaped.request(table.mark, whole=True) for table in tables}
+    return dict(pipeline.source.versions(window, requests, routes)) if requests else {}
+
+
+# --- drafts ---
+
+
+def _in_history(drafts: Mapping[int, MemberDraft], table: TableWork) -> set[int]:
+    """The members that get every version of a table. One that joins late has no versions yet."""
+    return (
+        set()
+        if table.late
+        else {place for place, draft in drafts.items() if draft.target.policy(table).mode == "history"}
+    )
+
+
+def _drafts(pipeline: TaskPipeline, portion: Portion) -> dict[int, MemberDraft]:
+    members = pipeline.numbered(portion.members)
+    return {place: MemberDraft(pipeline.targets[place], member) for place, member in members.items()}
+
+
+def _collect(
+    drafts: Mapping[int, MemberDraft], table: TableWork, found: Iterable[MemberRows], *, whole: bool, exact: bool
+) -> None:
+    """The rows of a table; a table that was read ``whole``, or changes for everyone, is also for members without."""
+    for place, rows, duplicates in found:
+        drafts[place].add(table, in_memory(rows), duplicates, whole=whole, exact=exact)
+    if table.for_everyone or whole:
+        for draft in drafts.values():
+            draft.follow(table, whole=whole)
 
 
 # --- routing ---
@@ -125,47 +137,40 @@ def _seeded(
 
 def route_filter(pipeline: TaskPipeline, portion: Portion) -> RouteFilter:
     """The routing values that one portion reads; with very many it reads all rows, and routes only its own."""
-    values = tuple(
-        dict.fromkeys(
-            value for member in portion.members for value in pipeline.targets[pipeline.index[member.destination]].values
-        )
-    )
-    unless = tuple(pipeline.routes) if portion.counts_unrouted else None
+    targets = [pipeline.targets[place] for place in pipeline.numbered(portion.members)]
+    if any(target.values is None for target in targets):
+        return ALL_ROUTES
+    values = tuple(dict.fromkeys(value for target in targets for value in target.values or ()))
+    counts = portion.counts_unrouted and not pipeline.routes.everywhere
+    unless = tuple(pipeline.routes.by_value) if counts else None
     return ALL_ROUTES if len(values) + len(unless or ()) > FILTER_VALUES_MAX else RouteFilter(values, unless)
 
 
-def routes_to(routes: Routes, places: set[int]) -> Routes:
-    """The routes to these destinations."""
-    found = {value: tuple(place for place in targets if place in places) for value, targets in routes.items()}
-    return {value: targets for value, targets in found.items() if targets}
+def count_unrouted(arrived: pa.Table, routes: Routes) -> Counts:
+    """Rows that no destination takes, by value."""
+    return {} if routes.everywhere else count_unknown(arrived, routes)
 
 
-def count_unrouted(arrived: pa.Table, routes: Routes) -> dict[str | None, int]:
+def count_unknown(arrived: pa.Table, routes: Routes) -> Counts:
+    """Rows whose routing value no destination has."""
     counts = arrived.column(ROUTE_COLUMN).combine_chunks().value_counts()
     pairs = zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
-    return {value: count for value, count in pairs if value not in routes}
+    return {value: count for value, count in pairs if value not in routes.by_value}
 
 
-def unrouted_values(pipeline: TaskPipeline, window: Window, columns: Columns) -> dict[str | None, int]:
-    """The unrouted rows that arrived in a window, by value; only keys and routing values are read."""
-    needed = tuple(column for column in columns if column.name in (pipeline.routing, *pipeline.key))
-    request = ReadRequest(needed, pipeline.key, pipeline.routing)
-    routes = RouteFilter((), tuple(pipeline.routes)) if len(pipeline.routes) <= FILTER_VALUES_MAX else ALL_ROUTES
-    return count_unrouted(pipeline.source.net_changes(window, request, routes).arrived, pipeline.routes)
+def unknown_values(pipeline: TaskPipeline, window: Window, tables: Sequence[TableWork]) -> Counts:
+    """The rows that arrived in a window with a routing value that no destination has, by value; without a shape, only
+    keys and routing values are read."""
+    routes, tables = pipeline.routes, [_narrow(table) for table in tables]
+    known = len(routes.by_value) <= FILTER_VALUES_MAX
+    chosen = RouteFilter((), tuple(routes.by_value)) if known else ALL_ROUTES
+    found: Counter[str | None] = Counter()
+    nets = _net_changes(pipeline, window, tables, chosen)
+    for table in tables:
+        found.update(count_unknown(table.shaped.net(nets.pop(table.name)).arrived, routes))
+    return dict(found)
 
 
-def slices(settled: Settled) -> Iterator[tuple[int, pa.Table, int]]:
-    """(destination, its rows, its duplicates), for each destination that has rows."""
-    places = settled.staged.column(DESTINATION_COLUMN).to_numpy()
-    found, starts = np.unique(places, return_index=True)
-    ends = [*starts[1:], len(places)][: len(starts)]  # none if there are no rows
-    for place, start, end in zip(found, starts, ends, strict=True):
-        yield int(place), settled.staged.slice(start, end - start), settled.duplicates.get(int(place), 0)
-
-
-def _duplicate(name: str, rows: pa.Table, key: Sequence[str], count: int) -> DuplicateKey:
-    sharing = plural(count, "row of the source shares", "rows of the source share")
-    return DuplicateKey(
-        f"{sharing} a key ({', '.join(key)}) with another row of {name}; make the key unique, "
-        "or set duplicates: warn, and resume the destination"
-    )
+def _narrow(table: TableWork) -> TableWork:
+    needed = tuple(column for column in table.columns if column.name in (table.routing, *table.key))
+    return table if table.shape is not None else replace(table, columns=needed)

@@ -25,15 +25,17 @@ def stated(net: NetChanges) -> NetChanges:
 
 
 def looked_up(
-    net: NetChanges, source: Source, through: int, request: ReadRequest, routes: Routes, *, all_rows: bool
+    net: NetChanges, source: Source, table: str, through: int, request: ReadRequest, routes: Routes, *, all_rows: bool
 ) -> NetChanges:
-    """With the values of rows that moved to another routing value, or (``all_rows``) of all such rows."""
+    """With the values of rows that moved to another routing value, or (``all_rows``) of all such rows. One that takes
+    every row has those that moved too."""
     if UNCHANGED_COLUMN not in net.arrived.column_names:
         return net
     arrived = net.arrived
     route, origin = arrived.column(ROUTE_COLUMN), pc.struct_field(arrived.column(ORIGIN_COLUMN), ROUTE_COLUMN)
     wanted = pc.is_valid(arrived.column(UNCHANGED_COLUMN)).to_numpy()
-    wanted &= pc.is_in(route, value_set=pa.array(list(routes), pa.string())).to_numpy()
+    if not (all_rows and routes.everywhere):
+        wanted &= pc.is_in(route, value_set=pa.array(list(routes.by_value), pa.string())).to_numpy()
     if not all_rows:
         wanted &= pc.fill_null(pc.not_equal(route, origin), True).to_numpy()
     if not wanted.any():
@@ -44,7 +46,7 @@ def looked_up(
             "an update did not state all values of its row, and without `key` the row cannot be looked up; give the "
             "pipeline a key, or the table REPLICA IDENTITY FULL, then reseed"
         )
-    live = source.live(through, request, keys)
+    live = source.live(table, through, request, keys)
     _check_each_once(keys, live)
     rest = arrived.filter(pa.array(~wanted))
     marks = [pa.nulls(len(live), rest.schema.field(name).type) for name in (UNCHANGED_COLUMN, ORIGIN_COLUMN)]

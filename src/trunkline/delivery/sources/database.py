@@ -1,42 +1,58 @@
-"""One table of a captured database as a source: the version is an end in the log of the database.
+"""Tables of a captured database as a source: the version is an end in the log of the database.
 
-Rules
- J1  A window holds whole transactions: it begins and ends at ends, and parts that a crash left open are in none. What
-     the rows of the table in it come to is in ``changes.table_changes``.
- J2  The state at a version is that of the table's newest generation up to it: the chunks of its snapshot, and the
-     changes beside and after them. It is known only if the log still has the generation's beginning.
- J3  A generation that begins in a window, or a truncation, empties every destination: ``NetChanges.emptied``.
- J4  Rows come under the newest columns at the end of their window. A survey names the steps to them.
+Which versions there are is in ``database_timeline``, for a set, and ``database_table``, for the one table that an
+address names. How rows are read is in ``database_rows``. Rows come under the newest columns at the end of their window,
+and a survey names the steps to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.changes.change_records import qualified
 from trunkline.delivery.changes.column_steps import ColumnSteps, steps_of
-from trunkline.delivery.changes.columns import Columns
-from trunkline.delivery.changes.database_reader import DatabaseReader
-from trunkline.delivery.changes.net import row_codes
+from trunkline.delivery.changes.history import VersionedChanges
 from trunkline.delivery.changes.rows import BATCH_ROWS, ROUTE_COLUMN, NetChanges
-from trunkline.delivery.changes.table_changes import TableChanges, TableHistory, check_identity
-from trunkline.delivery.changes.versions import Lineage, Window, version_mark
+from trunkline.delivery.changes.schemas import TableSchema
+from trunkline.delivery.changes.table_changes import TableHistory, check_identity
+from trunkline.delivery.changes.versions import BEFORE_ALL, Lineage, Window, version_mark
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
+from trunkline.delivery.config.table_patterns import Selection
+from trunkline.delivery.sources.contract import (
+    ALL_ROUTES,
+    Backlog,
+    LargeReads,
+    ReadRequest,
+    Requests,
+    RouteFilter,
+    SourceState,
+    SourceTable,
+    Survey,
+    SurveyedTable,
+    TableSurvey,
+)
 from trunkline.delivery.sources.database_cursor import DatabaseCursor
-from trunkline.delivery.sources.database_timeline import TableAt, TableTimeline
+from trunkline.delivery.sources.database_history import TableAt
+from trunkline.delivery.sources.database_large import DatabaseLargeReads, SharedReads
+from trunkline.delivery.sources.database_rows import read_states, read_window
+from trunkline.delivery.sources.database_split import TableSplit, plan_splits
+from trunkline.delivery.sources.database_table import TableTimeline
+from trunkline.delivery.sources.database_timeline import DatabaseTimeline
+from trunkline.delivery.sources.database_versions import read_versions
 from trunkline.delivery.sources.log_reader import ChangeLogReader, LogBounds, with_reader
-from trunkline.delivery.sources.route_filter import filtered_table
+from trunkline.delivery.sources.part_spool import rows_among
+from trunkline.delivery.sources.route_filter import filtered_table, filtered_versions
+from trunkline.delivery.sources.sizes import ENTRY_BYTES
+from trunkline.delivery.sources.table_set import ONE
+from trunkline.delivery.sources.table_spool import TableSpool
 from trunkline.errors import ConfigError, DestinationHalted, SourceExpired, Trimmed, TrunklineError, Unreachable
 
 T = TypeVar("T")
-ENTRY_BYTES: Final = 10_000  # a guess, for entries that were not looked at
 
 
 class _OpenLog:
@@ -45,21 +61,18 @@ class _OpenLog:
     def __init__(self, log: ChangeLogReader, name: str, bounds: LogBounds) -> None:
         self.bounds = bounds
         self.cursor = DatabaseCursor(log, name, bounds)
-        self.timelines: dict[str, TableTimeline] = {}
-        self.writers: dict[str, object] = {}  # of the position of each timeline
+        self.timelines: dict[tuple[str | None, Selection | None], DatabaseTimeline] = {}
+        self.writers: dict[tuple[str | None, Selection | None], object] = {}  # of the position of each timeline
 
 
 _open: WeakKeyDictionary[ChangeLogReader, _OpenLog] = WeakKeyDictionary()
 
 
-class DatabaseTableSource(Struct, frozen=True):
-    """One table. ``address.table`` is not ``None``."""
+class DatabaseSource(Struct, frozen=True):
+    """The tables of a selection; without one, the table that ``address.table`` names."""
 
     address: LogAddress
-
-    @property
-    def table(self) -> str:
-        return self.address.table or ""
+    selection: Selection | None = None
 
     # --------------------------------------------------------------------------------------------------------- metadata
 
@@ -69,186 +82,288 @@ class DatabaseTableSource(Struct, frozen=True):
     def state(self, known: int) -> SourceState:
         def ask(opened: _OpenLog) -> SourceState:
             bounds, timeline = self._followed(opened)
-            version = timeline.version()
-            marks = (self._mark(timeline.number, version, bounds), self._mark(timeline.number, known, bounds))
-            first = 0 if known else timeline.first()
-            identity = self._identity(timeline.number, bounds)
-            waiting = timeline.waiting()
-            return SourceState(version, bounds.trimmed, timeline.stops(known), identity, first, *marks, waiting=waiting)
+            version, identity = timeline.version(), self._identity(timeline, bounds)
+            return SourceState(
+                version,
+                bounds.trimmed,
+                timeline.stops(known),
+                identity,
+                first=0 if known else timeline.first(),
+                mark=_mark(identity, version, bounds),
+                known_mark=_mark(identity, known, bounds),
+                waiting=timeline.waiting(),
+                awaited=timeline.awaited(),
+            )
 
         return self._ask(ask)
 
     def lineage(self, versions: Collection[int]) -> Lineage:
         def ask(opened: _OpenLog) -> Lineage:
             bounds, timeline = self._followed(opened)
-            marks = {version: self._mark(timeline.number, version, bounds) for version in versions}
-            known = {version: mark for version, mark in marks.items() if mark}
-            return Lineage(self._identity(timeline.number, bounds), bounds.tail - 1, known)
+            identity = self._identity(timeline, bounds)
+            marks = {version: _mark(identity, version, bounds) for version in versions}
+            return Lineage(identity, bounds.tail - 1, {version: mark for version, mark in marks.items() if mark})
 
         return self._ask(ask)
 
-    def columns(self, version: int) -> Columns:
-        """Those of the newest version if there is none yet."""
-
-        def ask(opened: _OpenLog) -> Columns:
-            _, timeline = self._followed(opened)
-            return (self._readable(timeline, version).schema if version > 0 else timeline.newest()).vocabulary()
+    def tables(self, version: int) -> tuple[SourceTable, ...]:
+        def ask(opened: _OpenLog) -> tuple[SourceTable, ...]:
+            bounds, timeline = self._followed(opened)
+            if version > 0:
+                found = timeline.set_at(version)
+            else:
+                found = {each.name: each for each in self._newest(timeline).values()}
+            return tuple(self._table(timeline, each, bounds) for _, each in sorted(found.items()))
 
         return self._ask(ask)
 
-    def check_keys(self, key: tuple[str, ...], routing: str) -> None:
+    def _newest(self, timeline: DatabaseTimeline) -> dict[int, TableAt]:
+        found = timeline.newest()
+        if isinstance(timeline, TableTimeline) and not found:
+            raise timeline.halted()
+        names = {(each.schema.schema, each.schema.name) for each in found.values()}
+        named = () if self.selection is None else self.selection.named()
+        if lacking := [f"{schema}.{name}" for schema, name in named if (schema, name) not in names]:
+            raise ConfigError(
+                f"the log {self.address.log} has no table {', '.join(lacking)}; name others in `tables`, or capture it"
+            )
+        return found
+
+    def _table(self, timeline: DatabaseTimeline, found: TableAt, bounds: LogBounds) -> SourceTable:
+        schema = found.schema
+        return SourceTable(
+            self._outer(found.name), timeline.columns(schema), schema.key, self._table_identity(schema.number, bounds)
+        )
+
+    def check_keys(self, table: str, key: tuple[str, ...], routing: str) -> None:
         """Raises ``ConfigError`` if removals do not state these columns."""
 
         def ask(opened: _OpenLog) -> None:
-            newest = self._followed(opened)[1].newest()
-            if key:
-                check_identity(newest, newest, (*key, routing))
+            newest = {each.name: each for each in self._newest(self._followed(opened)[1]).values()}
+            found = newest.get(self._inner(table))
+            if key and found is not None:
+                check_identity(found.schema, found.schema, (*key, routing))
 
         try:
             self._ask(ask)
         except DestinationHalted as error:
             raise ConfigError(str(error)) from error
 
+    # --------------------------------------------------------------------------------------------------------- surveys
+
     def survey(self, window: Window) -> Survey:
         def ask(opened: _OpenLog) -> Survey:
             bounds, timeline = self._followed(opened)
             if 0 < window.after < bounds.trimmed:
                 raise SourceExpired(f"the log was trimmed up to {bounds.trimmed}; the destination is seeded again")
-            through = self._readable(timeline, window.through)
-            after = timeline.at(window.after) if 0 < window.after < window.through else through
-            steps = None if window.after <= 0 else self._steps(opened, window, after, through)
-            columns = through.schema.vocabulary()
-            altered = after is not None and after.schema.vocabulary() != columns
-            number = timeline.number
-            marks = (self._mark(number, window.after, bounds), self._mark(number, window.through, bounds))
-            backlog = self._backlog(timeline, window, bounds)
-            if after is None or after.schema.generation != through.schema.generation:
-                backlog = Backlog(max(backlog.rows, 1), backlog.size_bytes, quiet=False)
-            return Survey(backlog, columns, self._identity(number, bounds), altered, "", *marks, steps=steps)
+            now = timeline.set_at(window.through)
+            before = self._before(timeline, window, now)
+            identity = self._identity(timeline, bounds)
+            marks = (_mark(identity, window.after, bounds), _mark(identity, window.through, bounds))
+            steps = self._steps(opened, window, before, now)
+            sizes = timeline.touched(window.after, window.through) if window.after > 0 else None
+            tables = tuple(
+                self._surveyed(timeline, window, before.get(name), found, bounds, marks, steps.get(name), sizes)
+                for name, found in sorted(now.items())
+            )
+            left = tuple(self._outer(name) for name in sorted(before.keys() - now.keys()))
+            return Survey(tables, identity, left, *marks)
 
         return self._ask(ask)
 
-    def _readable(self, timeline: TableTimeline, version: int) -> TableAt:
-        found = timeline.at(version)
-        if found is None:
-            raise timeline.halted()
-        if not found.complete:
-            raise Unreachable(f"the snapshot of {self.table} is not complete at {version}; waiting for it")
+    def _before(self, timeline: DatabaseTimeline, window: Window, now: dict[str, TableAt]) -> dict[str, TableAt]:
+        """The set at the beginning of a window. The table of a pipeline with one table is never absent there: a
+        destination has rows of it."""
+        if window.after <= 0:
+            return {}
+        if window.empty:
+            return now
+        if isinstance(timeline, TableTimeline):
+            found = timeline.at(window.after).get(timeline.number)
+            return {} if found is None else {self._inner(ONE): found}
+        return timeline.set_at(window.after)
+
+    def _surveyed(
+        self,
+        timeline: DatabaseTimeline,
+        window: Window,
+        before: TableAt | None,
+        now: TableAt,
+        bounds: LogBounds,
+        marks: tuple[str, str],
+        steps: ColumnSteps | None,
+        sizes: Mapping[int, tuple[int, int]] | None,
+    ) -> SurveyedTable:
+        table = self._table(timeline, now, bounds)
+        whole = not _continues(before, now) and window.after > 0
+        altered = before is not None and timeline.columns(before.schema) != table.columns
+        rows = timeline.rows(now.schema.number)
+        if whole or window.after <= 0:
+            size = rows * timeline.row_bytes(now.schema)
+            backlog = Backlog(max(rows, int(whole)), size, quiet=not (rows or whole))
+        elif sizes is not None:
+            touched = sizes.get(now.schema.number, (0, 0))
+            backlog = Backlog(*touched, quiet=not touched[0])
+        else:
+            count = max(window.through - max(window.after, bounds.trimmed), 0)
+            size = min(count * ENTRY_BYTES, rows * timeline.row_bytes(now.schema))
+            backlog = Backlog(count, size, quiet=count == 0)
+        return SurveyedTable(
+            table, TableSurvey(backlog, table.columns, table.identity, altered, "", *marks, steps=steps), whole
+        )
+
+    def _steps(
+        self, opened: _OpenLog, window: Window, before: dict[str, TableAt], now: dict[str, TableAt]
+    ) -> dict[str, ColumnSteps | None]:
+        """Those of tables that are not read whole."""
+        kept = {name: (before[name], found) for name, found in now.items() if _continues(before.get(name), found)}
+        altered = {name for name, (old, new) in kept.items() if old.schema.version != new.schema.version}
+        found = {name: steps_of([new.schema]) for name, (_, new) in kept.items() if name not in altered}
+        if altered:
+            reader = opened.cursor.reader_at(window.after)
+            for entry in opened.cursor.entries(reader.glsn + 1, window.through):
+                reader.feed(entry, rows=False)
+            for name in altered:
+                old, new = kept[name]
+                versions = reader.versions(new.schema.number)
+                found[name] = steps_of([each for each in versions if each.version >= old.schema.version])
         return found
-
-    def _steps(self, opened: _OpenLog, window: Window, after: TableAt | None, through: TableAt) -> ColumnSteps | None:
-        """J4; ``None`` over a new generation."""
-        if after is None or after.schema.generation != through.schema.generation:
-            return None
-        if after.schema.version == through.schema.version:
-            return steps_of([through.schema])
-        reader = opened.cursor.reader_at(window.after)
-        for entry in opened.cursor.entries(reader.glsn + 1, window.through):
-            reader.feed(entry, rows=False)
-        versions = reader.versions(through.schema.number)
-        return steps_of([each for each in versions if each.version >= after.schema.version])
-
-    def _backlog(self, timeline: TableTimeline, window: Window, bounds: LogBounds) -> Backlog:
-        count = max(window.through - max(window.after, bounds.trimmed), 0)
-        touched = timeline.touched(window.after, window.through)
-        if touched is None:
-            return Backlog(count, count * ENTRY_BYTES, quiet=count == 0)
-        return Backlog(*touched, quiet=touched[0] == 0)
 
     # ------------------------------------------------------------------------------------------------------------- rows
 
-    def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
-        if window.after <= 0:
-            rows = self._state_at(window.through, request)
-            return NetChanges(rows.slice(0, 0).select([ROUTE_COLUMN, *request.key]), filtered_table(rows, routes))
-        net = self._ask(lambda opened: self._window(opened, window, request))
-        return NetChanges(filtered_table(net.removed, routes), filtered_table(net.arrived, routes), net.emptied)
+    def net_changes(self, window: Window, requests: Requests, routes: RouteFilter) -> dict[str, NetChanges]:
+        names = {self._inner(name): request for name, request in requests.items()}
 
-    def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
-        rows = self._state_at(version, request)
-        names = [ROUTE_COLUMN, *request.key]
-        codes = row_codes(pa.concat_tables([rows.select(names), keys.select(names).cast(rows.select(names).schema)]))
-        mine, wanted = np.split(codes, [rows.num_rows])
-        return rows.take(np.flatnonzero(np.isin(mine, wanted)))
+        def ask(opened: _OpenLog) -> dict[str, NetChanges]:
+            self._check_marks(opened, window, requests)
+            if window.after <= 0:
+                found = read_states(opened.cursor, window.through, names)
+            else:
+                found = read_window(opened.cursor, window, names)
+            made: dict[str, NetChanges] = {}
+            for name, request in names.items():
+                whole = name in found.emptied
+                if name in found.histories:
+                    history = self._fitting(found.histories.pop(name), request)
+                    given = (request.columns, request.key, request.routing)
+                    net = history.whole(*given) if whole else history.net(*given, request.also)
+                else:
+                    nothing = request.empty_rows()
+                    net = NetChanges(nothing.select([ROUTE_COLUMN, *request.key]), nothing)
+                removed, arrived = filtered_table(net.removed, routes), filtered_table(net.arrived, routes)
+                made[self._outer(name)] = NetChanges(removed, arrived, whole and window.after > 0)
+            return made
 
-    def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
-        yield from filtered_table(self._state_at(version, request), routes).to_batches(BATCH_ROWS)
+        return self._ask(ask)
 
-    def large_reads(self) -> None:
+    def versions(self, window: Window, requests: Requests, routes: RouteFilter) -> dict[str, VersionedChanges]:
+        names = {self._inner(name): request for name, request in requests.items()}
+
+        def ask(opened: _OpenLog) -> dict[str, VersionedChanges]:
+            self._check_marks(opened, window, requests)
+            found = read_versions(opened.cursor, window, names, self._fitting)
+            return {self._outer(name): filtered_versions(each, routes) for name, each in found.items()}
+
+        return self._ask(ask)
+
+    def live(self, table: str, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
+        [(_, rows)] = self.scan(version, {table: request}, ALL_ROUTES)
+        return rows_among(rows, request, keys)
+
+    def scan(
+        self, version: int, requests: Requests, routes: RouteFilter
+    ) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+        """The log is read once for all tables; their rows wait in a file."""
+        spool = TableSpool(self.splits(Window(BEFORE_ALL, version), requests))
+        for name, request in requests.items():
+            rows = spool.rows(name)
+            if rows is None:
+                rows = iter(self._state(version, name, request).to_batches(BATCH_ROWS))
+            yield name, (batch for each in rows for batch in _filtered(each, routes))
+
+    def large_reads(self, tables: Collection[str]) -> Mapping[str, LargeReads]:
+        shared = SharedReads(self, tuple(tables))
+        return {table: DatabaseLargeReads(shared, table) for table in tables}
+
+    def splits(self, window: Window, requests: Requests) -> dict[str, TableSplit]:
+        """A window of some tables in ranges and parts; without those that can only be read in one piece."""
+        names = {self._inner(name): request for name, request in requests.items()}
+
+        def ask(opened: _OpenLog) -> dict[str, TableSplit]:
+            self._check_marks(opened, window, requests)
+            return plan_splits(opened.cursor, self.address, window, names)
+
+        return {self._outer(name): split for name, split in self._ask(ask).items()}
+
+    def native_reads(self, table: str) -> None:
         return None
 
-    def native_reads(self) -> None:
-        return None
+    def _state(self, version: int, table: str, request: ReadRequest) -> pa.Table:
+        """A whole table in memory."""
 
-    def _window(self, opened: _OpenLog, window: Window, request: ReadRequest) -> NetChanges:
-        reader = opened.cursor.reader_at(window.after)
-        number = self._number(reader)
-        reader = reader.copy(lambda schema: schema.number == number)
-        changes = TableChanges(number)
-        self._check_mark(opened, number, window.through, request)
-        for entry in opened.cursor.entries(reader.glsn + 1, window.through):
-            changes.add(reader, reader.feed(entry))
-        opened.cursor.keep(reader)
-        history = self._history(reader, number, changes, request)
-        net = history.net(request.columns, request.key, request.routing)
-        return NetChanges(net.removed, net.arrived, changes.emptied or history.truncated)
+        def ask(opened: _OpenLog) -> pa.Table:
+            found = read_states(opened.cursor, version, [self._inner(table)])
+            history = self._fitting(found.histories[self._inner(table)], request)
+            return history.whole_rows(request.columns, request.routing)
 
-    def _state_at(self, version: int, request: ReadRequest) -> pa.Table:
-        return self._ask(lambda opened: self._state(opened, version, request))
+        return self._ask(ask)
 
-    def _state(self, opened: _OpenLog, version: int, request: ReadRequest) -> pa.Table:
-        number = self._number(opened.cursor.reader_at(version))
-        self._check_mark(opened, number, version, request)
-        reader = opened.cursor.generation_reader(version, number, lambda schema: schema.number == number)
-        if reader is None:
-            raise DestinationHalted(
-                f"the log {self.address.log} was trimmed, so that it no longer has all rows of {self.table} at "
-                f"{version}; run `trunkline capture resnapshot`: that captures the table again"
-            )
-        changes = TableChanges(number, compacts=True)
-        for entry in opened.cursor.entries(reader.glsn + 1, version):
-            changes.add(reader, reader.feed(entry))
-        return self._history(reader, number, changes, request).whole_rows(request.columns, request.routing)
-
-    def _number(self, reader: DatabaseReader) -> int:
-        schema, _, name = self.table.partition(".")
-        number = reader.number_of(schema, name)
-        if number is None:
-            raise DestinationHalted(f"the source table {self.table} is not at position {reader.glsn} of the log")
-        return number
-
-    def _history(
-        self, reader: DatabaseReader, number: int, changes: TableChanges, request: ReadRequest
-    ) -> TableHistory:
-        table = reader.find(number)
-        if table is None or not table.complete or qualified(table.newest) != self.table:
-            raise DestinationHalted(f"the source table {self.table} cannot be read at position {reader.glsn}")
-        names = {column.name for column in table.newest.columns}
+    def _fitting(self, history: TableHistory, request: ReadRequest) -> TableHistory:
+        names = {"", *(column.name for column in history.schema.columns)}
         if not {request.routing, *request.key, *(column.name for column in request.columns)} <= names:
-            raise Unreachable(f"the columns of {self.table} are others than when the window was planned; retrying")
-        return changes.history(reader)
+            raise Unreachable(
+                f"the columns of {qualified(history.schema)} are others than when the window was planned; retrying"
+            )
+        return history
 
     # ---------------------------------------------------------------------------------------------- identity and marks
 
-    def _check_mark(self, opened: _OpenLog, number: int, version: int, request: ReadRequest) -> None:
-        if request.mark and request.mark != self._mark(number, version, opened.bounds):
+    def _check_marks(self, opened: _OpenLog, window: Window, requests: Requests) -> None:
+        bounds = opened.bounds
+        identity = self._identity(None, bounds)
+        if self.selection is None:
+            at = window.after if window.after > 0 else window.through
+            schema, _, name = self._inner(ONE).partition(".")
+            number = opened.cursor.reader_at(at).number_of(schema, name)
+            if number is None:
+                raise DestinationHalted(f"the source table {self._inner(ONE)} is not at position {at} of the log")
+            identity = self._table_identity(number, bounds)
+        mark = _mark(identity, window.through, bounds)
+        if any(request.mark not in ("", mark) for request in requests.values()):
             raise Unreachable(f"the log {self.address.log} was replaced during the read; retrying")
 
-    def _identity(self, number: int, bounds: LogBounds) -> str:
+    def _identity(self, timeline: DatabaseTimeline | None, bounds: LogBounds) -> str:
+        if isinstance(timeline, TableTimeline):
+            return self._table_identity(timeline.number, bounds)
+        return f"log:{bounds.cluster}/{self.address.log}"
+
+    def _table_identity(self, number: int, bounds: LogBounds) -> str:
         return f"log:{bounds.cluster}/{self.address.log}#{number}"
 
-    def _mark(self, number: int, version: int, bounds: LogBounds) -> str:
-        writer = bounds.writer_of(version)
-        return "" if writer is None else version_mark(self._identity(number, bounds), version, *writer)
+    def _inner(self, name: str) -> str:
+        return name if self.selection is not None else self.address.table or ""
 
-    def _followed(self, opened: _OpenLog) -> tuple[LogBounds, TableTimeline]:
-        """The table along the log, up to the tail."""
-        bounds = opened.bounds
-        timeline = opened.timelines.get(self.table)
-        if timeline is None or (
-            timeline.position >= bounds.tail or bounds.writer_of(timeline.position) != opened.writers[self.table]
-        ):  # it is new, or the log was replaced
-            timeline = TableTimeline(opened.cursor, self.table, bounds.trimmed + 1)
+    def _outer(self, name: str) -> str:
+        return name if self.selection is not None else ONE
+
+    def _chosen(self, schema: TableSchema) -> bool:
+        assert self.selection is not None
+        return self.selection.matches(schema.schema, schema.name)
+
+    def _followed(self, opened: _OpenLog) -> tuple[LogBounds, DatabaseTimeline]:
+        """The tables along the log, up to the tail."""
+        bounds, key = opened.bounds, (self.address.table, self.selection)
+        timeline = opened.timelines.get(key)
+        if (
+            timeline is None
+            or not bounds.trimmed <= timeline.position < bounds.tail
+            or bounds.writer_of(timeline.position) != opened.writers[key]
+        ):  # it is new, or the log was replaced, or trimmed past what it has seen
+            oldest = bounds.trimmed + 1
+            if self.selection is None:
+                timeline = TableTimeline(opened.cursor, self._inner(ONE), oldest)
+            else:
+                timeline = DatabaseTimeline(opened.cursor, self._chosen, oldest)
         try:
             timeline.follow(bounds.tail - 1)
         except Trimmed as error:
@@ -256,8 +371,8 @@ class DatabaseTableSource(Struct, frozen=True):
                 f"positions up to {error.point} were trimmed, and no catalog is left after them; wait for the next one "
                 "of the capture, or restart it"
             ) from error
-        opened.timelines[self.table] = timeline
-        opened.writers[self.table] = bounds.writer_of(timeline.position)
+        opened.timelines[key] = timeline
+        opened.writers[key] = bounds.writer_of(timeline.position)
         return bounds, timeline
 
     def _ask(self, ask: Callable[[_OpenLog], T]) -> T:
@@ -275,3 +390,19 @@ class DatabaseTableSource(Struct, frozen=True):
                 raise
 
         return with_reader(self.address, asked)
+
+
+def _filtered(batch: pa.RecordBatch, routes: RouteFilter) -> list[pa.RecordBatch]:
+    return list(filtered_table(pa.Table.from_batches([batch]), routes).to_batches())
+
+
+def _continues(before: TableAt | None, now: TableAt) -> bool:
+    """Whether the changes of a window lead from one to the other; else the table is read whole."""
+    if before is None or before.schema.number != now.schema.number:
+        return False
+    return before.schema.generation == now.schema.generation and before.name == now.name
+
+
+def _mark(identity: str, version: int, bounds: LogBounds) -> str:
+    writer = bounds.writer_of(version)
+    return "" if writer is None else version_mark(identity, version, *writer)

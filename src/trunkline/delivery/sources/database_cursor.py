@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from trunkline.delivery.changes.database_entries import (
@@ -22,15 +22,10 @@ from trunkline.delivery.changes.database_entries import (
     heading_of,
 )
 from trunkline.delivery.changes.database_reader import Choice, DatabaseReader
-from trunkline.delivery.changes.schemas import CatalogTable
 from trunkline.delivery.sources.log_reader import ChangeLogReader, LogBounds
 from trunkline.errors import ConfigError, CorruptEntry, Trimmed, Unreachable
 
 READERS_MAX: Final = 4  # positions of destinations that are apart; more: more memory, fewer: entries are read again
-
-
-def table_in(catalog: CatalogEntry, number: int) -> CatalogTable | None:
-    return next((each for each in catalog.catalog.tables if each.newest.number == number), None)
 
 
 def nothing_chosen(_: object) -> bool:
@@ -127,6 +122,12 @@ class DatabaseCursor:
             named = None if heading is None or named <= after else heading.catalog
         return found[::-1]
 
+    def catalogs_between(self, first: int, last: int) -> list[CatalogEntry]:
+        """The one from which on a position can be read, and all later ones up to another position; ascending."""
+        newest = self.catalog_at(last)
+        earlier = self.catalog_positions(newest, first - 1) if newest.glsn >= first else []
+        return [*map(self.catalog, earlier), newest]
+
     def catalog(self, glsn: int) -> CatalogEntry:
         found = self._catalog(glsn)
         if found is None:
@@ -151,15 +152,22 @@ class DatabaseCursor:
         self.keep(reader)
         return reader
 
-    def generation_reader(self, version: int, number: int, chosen: Choice) -> DatabaseReader | None:
-        """A reader after which all rows of a table at a version come; ``None`` if the log was trimmed after them."""
-        wanted = self.reader_at(version).find(number)
-        generation = 0 if wanted is None else wanted.newest.generation
+    def generations_reader(
+        self, version: int, numbers: Collection[int], chosen: Choice
+    ) -> tuple[DatabaseReader, set[int]]:
+        """A reader after which all rows of some tables at a version come; and those of which some were trimmed."""
+        tables = {each.newest.number: each.newest.generation for each in self.reader_at(version).tables()}
+        late = {number: tables.get(number, 0) for number in numbers}
         for catalog in self.catalogs_at(version):
-            found = table_in(catalog, number)
-            if found is None or not found.chunks or found.newest.generation < generation:
-                return DatabaseReader(catalog, chosen)
-        return None
+            found = {each.newest.number: each for each in catalog.catalog.tables if each.newest.number in late}
+            late = {
+                number: generation
+                for number, generation in late.items()
+                if number in found and found[number].chunks and found[number].newest.generation >= generation
+            }
+            if not late:
+                break
+        return DatabaseReader(catalog, chosen), set(late)
 
     def keep(self, reader: DatabaseReader) -> None:
         """Remember the state of a reader (B2)."""

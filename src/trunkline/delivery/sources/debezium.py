@@ -91,8 +91,8 @@ def parse_event(payload: bytes) -> Any:
 
 def changes_of(event: Any, schema: EventSchema | None, request: ReadRequest) -> list[EventChange]:
     """The changes of an event, in order (B1, B2). Raises ``ProtocolError``."""
-    is_wrapped = isinstance(event, dict) and "payload" in event and "op" not in event and request.routing not in event
-    body = event["payload"] if is_wrapped else event
+    is_wrapped = isinstance(event, dict) and "payload" in event and "op" not in event
+    body = event["payload"] if is_wrapped and event.keys().isdisjoint(request.routings or request.key) else event
     if body is None or (isinstance(body, dict) and _is_ignored(body, request)):
         return []
     if not isinstance(body, dict) or "op" not in body:
@@ -122,7 +122,8 @@ def changes_of(event: Any, schema: EventSchema | None, request: ReadRequest) -> 
 
 def _is_ignored(body: EventRow, request: ReadRequest) -> bool:
     """A heartbeat, a transaction marker, or a schema change; a row has more fields."""
-    if body.keys() >= {request.routing, *request.key} or not _ignored_fields(body.keys()):
+    row = request.named or tuple(column.name for column in request.columns)
+    if body.keys() >= set(row) or not _ignored_fields(body.keys()):
         return False
     return "status" not in body or body["status"] in ("BEGIN", "END")
 
@@ -135,14 +136,14 @@ def _ignored_fields(names: Set[str]) -> bool:
 
 
 def _not_an_envelope(body: Any, request: ReadRequest) -> str:
-    if isinstance(body, dict) and not body.keys().isdisjoint({request.routing, *request.key, "__deleted", "__op"}):
+    if isinstance(body, dict) and not body.keys().isdisjoint({*request.named, "__deleted", "__op"}):
         return FLATTENED
     return "the event is not an envelope: it must be an object with op, before and after"
 
 
 def _arrival(after: EventRow, before: Any, schema: EventSchema, request: ReadRequest) -> EventRow:
     _check_names(after, schema)
-    missing = [name for name in (request.routing, *request.key) if name not in after]
+    missing = [name for name in request.named if name not in after]
     if missing:
         raise ProtocolError(f"the row has no {missing[0]!r}, which is its routing column or part of its key")
     row = {}
@@ -161,11 +162,11 @@ def _removed(before: Any, schema: EventSchema, request: ReadRequest) -> EventRow
     if not isinstance(before, dict):
         raise ProtocolError(f"a removal has no before; {IDENTITY}")
     _check_names(before, schema)
-    needed = {request.routing, *request.key}
-    missing = [name for name in (request.routing, *request.key) if name not in before or is_unavailable(before[name])]
+    needed = set(request.named)
+    missing = [name for name in request.named if name not in before or is_unavailable(before[name])]
     if missing:
         raise ProtocolError(f"a removal has no {missing[0]!r}; {IDENTITY}")
-    empty = [name for name in (request.routing, *request.key) if _is_blank(before[name], in_key=name in request.key)]
+    empty = [name for name in request.named if _is_blank(before[name], in_key=name in request.key)]
     if empty and not _is_whole(before, schema, request):  # B4
         raise ProtocolError(
             f"a removal has no value for {empty[0]!r} and few others, as if it had the primary key alone; {IDENTITY}"
@@ -186,7 +187,7 @@ def _is_blank(value: Any, *, in_key: bool = False) -> bool:
 def _is_whole(before: EventRow, schema: EventSchema, request: ReadRequest) -> bool:
     """Whether most columns besides the key have a value: then it is more than the primary key, which may have other
     columns than the pipeline's."""
-    others = [column.name for column in schema.columns if column.name not in (request.routing, *request.key)]
+    others = [column.name for column in schema.columns if column.name not in request.named]
     known = sum(not _is_blank(before.get(name)) and not is_unavailable(before.get(name)) for name in others)
     return 2 * known > len(others)
 

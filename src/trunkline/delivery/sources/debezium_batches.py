@@ -97,7 +97,7 @@ class EventBatches:
         ]
         rows = arrow_rows([row for _, _, _, row in flat], columns)
         names = [column.name for column in self._request.columns if column.name in rows.column_names]
-        if self._request.routing not in rows.column_names:
+        if not set(self._request.routings) <= set(rows.column_names):
             raise ProtocolError(f"the routing column {self._request.routing!r} is missing")
         try:
             return self._fitted(flat, rows, names)
@@ -105,11 +105,12 @@ class EventBatches:
             raise ProtocolError(f"values do not fit the newest columns: {error}"[:REASON_LETTERS]) from error
 
     def _fitted(self, flat: list[PlacedChange], rows: pa.Table, names: list[str]) -> pa.Table:
+        routing = self._request.routing
         marked = {
             VERSION_COLUMN: pa.array(np.array([each[0] for each in flat], np.int64)),
             ORDINAL_COLUMN: pa.array(np.array([each[1] for each in flat], np.int64)),
             KIND_COLUMN: pa.array([each[2].value for each in flat], pa.string()),
-            ROUTE_COLUMN: rows.column(self._request.routing).cast(pa.string()),
+            ROUTE_COLUMN: rows.column(routing).cast(pa.string()) if routing else pa.nulls(len(flat), pa.string()),
             **{name: rows.column(name) for name in names},
         }
         table = pa.table(marked)

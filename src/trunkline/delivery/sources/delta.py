@@ -31,10 +31,12 @@ from trunkline.delivery.backends.delta_types import type_name
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb, registered
 from trunkline.delivery.backends.sql import first_line, identifier, identifiers, same_key
 from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.changes.history import VersionedChanges
+from trunkline.delivery.changes.row_versions import versions_of_net
 from trunkline.delivery.changes.rows import BATCH_ROWS, ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.versions import Lineage, Window, version_mark
 from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
+from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, TableSurvey
 from trunkline.delivery.sources.delta_feed import KIND, read_feed
 from trunkline.delivery.sources.delta_history import DeltaHistory, feed_is_on
 from trunkline.delivery.sources.route_filter import filtered_rows, route_item
@@ -103,20 +105,20 @@ class DeltaSource(Struct, frozen=True):
     def check_keys(self, key: tuple[str, ...], routing: str) -> None:
         """Removed rows are whole."""
 
-    def survey(self, window: Window) -> Survey:
+    def survey(self, window: Window) -> TableSurvey:
         history, table = self._history(), self._table(window.through)
         identity = str(table.metadata().id)
         marks = self._marks(identity, {window.after, window.through})
         after_mark, mark = marks.get(window.after, ""), marks.get(window.through, "")
         if window.after <= 0:
-            return Survey(_table_backlog(table), _columns(table), identity, mark=mark)
+            return TableSurvey(_table_backlog(table), _columns(table), identity, mark=mark)
         before = table if not history.switches(window) else self._table(window.after)
         backlog = history.backlog(window, feed_is_on(before.metadata().configuration))
         altered = _columns(before) != _columns(table)
-        return Survey(backlog, _columns(table), identity, altered, "", after_mark, mark)
+        return TableSurvey(backlog, _columns(table), identity, altered, "", after_mark, mark)
 
     def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
-        removed = pa.schema([request.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *request.key)])
+        removed = pa.schema([request.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *request.stated)])
         if window.after <= 0:
             with (
                 self._rows(window.through, request) as (connection, rows),
@@ -140,6 +142,10 @@ class DeltaSource(Struct, frozen=True):
             connection.execute("DROP TABLE temp.window_net")
             self._check_mark(table, request.mark)
         return NetChanges(_typed(removed_rows, removed), _typed(arrived_rows, request.empty_rows().schema))
+
+    def versions(self, window: Window, request: ReadRequest, routes: RouteFilter) -> VersionedChanges:
+        net = self.net_changes(window, request, routes)
+        return versions_of_net(net, request.columns, window.through, self._history().committed_us(window.through))
 
     def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
         names = [ROUTE_COLUMN, *request.key]
@@ -228,7 +234,8 @@ def _table_backlog(table: DeltaTable) -> Backlog:
 
 
 def _with_route(request: ReadRequest) -> str:
-    return f"{route_item(identifier(request.routing))}, {identifiers(column.name for column in request.columns)}"
+    route = route_item(identifier(request.routing)) if request.routing else route_item()
+    return f"{route}, {identifiers(column.name for column in request.columns)}"
 
 
 def _net_statement(request: ReadRequest, signed: str) -> str:

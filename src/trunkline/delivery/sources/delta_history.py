@@ -59,12 +59,19 @@ class DeltaMetadata(Struct):
     configuration: dict[str, str | None] = field(default_factory=dict)
 
 
+class CommitInfo(Struct):
+    """Writers may leave the time out."""
+
+    timestamp: int | None = None  # in milliseconds
+
+
 class LogAction(Struct, rename="camel"):
     """One line of a version's log file, with the fields that a source needs."""
 
     add: ChangedFile | None = None
     remove: ChangedFile | None = None
     cdc: ChangedFile | None = None
+    commit_info: CommitInfo | None = None
     meta_data: DeltaMetadata | None = None
 
 
@@ -103,6 +110,13 @@ class DeltaHistory:
             return hashlib.sha256(self._file(version - 1).read_bytes()).hexdigest()
         except (FileNotFoundError, NotADirectoryError):
             return ""
+
+    def committed_us(self, version: int) -> int | None:
+        """When a version was committed, in microseconds, by its writer's clock; ``None`` if the log does not say."""
+        for action in self._actions(version - 1):
+            if action.commit_info is not None and action.commit_info.timestamp is not None:
+                return 1000 * action.commit_info.timestamp
+        return None
 
     def change_hint(self) -> tuple[int, FileStamp] | None:
         """Differs after each commit, and for a table that was recreated."""

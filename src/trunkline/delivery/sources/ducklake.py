@@ -16,10 +16,12 @@ from trunkline.delivery.backends.ducklake_attachment import catalog_location, ca
 from trunkline.delivery.backends.file_stamp import file_stamp
 from trunkline.delivery.backends.sql import first_line
 from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.history import VersionedChanges
+from trunkline.delivery.changes.row_versions import versions_of_net
 from trunkline.delivery.changes.rows import NetChanges
 from trunkline.delivery.changes.versions import BEFORE_ALL, Lineage, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
+from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, TableSurvey
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain, restatement
 from trunkline.delivery.sources.ducklake_snapshot import LakeSnapshots
 from trunkline.delivery.sources.ducklake_spark import LakeLargeReads
@@ -43,6 +45,7 @@ class DuckLakeSource(Struct, frozen=True):
     """
 
     address: LakeAddress
+    of_set: bool = False  # it is one table of a set: marks are those of the set
 
     def change_hint(self) -> object:
         """The stamps of a catalog's files: each commit changes them."""
@@ -66,14 +69,9 @@ class DuckLakeSource(Struct, frozen=True):
     def check_keys(self, key: tuple[str, ...], routing: str) -> None:
         """Removed rows are whole."""
 
-    def survey(self, window: Window) -> Survey:
+    def survey(self, window: Window) -> TableSurvey:
         with self.opened(window) as (_, catalog, plan):
-            rows = 0 if plan.quiet else plan.rows + catalog.inlined_rows(window)
-            backlog = Backlog(rows, plan.size_bytes, quiet=plan.quiet)
-            before = plan.columns if window.after == BEFORE_ALL else catalog.columns_before(window)
-            altered, restated = plain(before) != plain(plan.columns), restatement(before, plan.columns)
-            identity, marks = catalog.table(window.through).uuid, catalog.marks(window)
-            return Survey(backlog, plain(plan.columns), identity, altered, restated, *marks)
+            return surveyed(catalog, plan)
 
     def plan(self, window: Window, mark: str = "") -> WindowPlan:
         with self.opened(window) as (_, catalog, plan):
@@ -83,7 +81,7 @@ class DuckLakeSource(Struct, frozen=True):
     @contextmanager
     def catalog(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog]]:
         """The catalog in one transaction, which may block writers of the lake."""
-        with self._connection() as connection, self._attached(connection) as catalog:
+        with self.connection() as connection, self.attached(connection) as catalog:
             yield connection, catalog
 
     @contextmanager
@@ -95,6 +93,11 @@ class DuckLakeSource(Struct, frozen=True):
     def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
         with self.reader(window, request) as reader:
             return reader.read(routes)
+
+    def versions(self, window: Window, request: ReadRequest, routes: RouteFilter) -> VersionedChanges:
+        net = self.net_changes(window, request, routes)
+        with self.catalog() as (_, catalog):
+            return versions_of_net(net, request.columns, window.through, catalog.committed_us(window.through))
 
     def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
         with self.reader(Window(BEFORE_ALL, version), request) as reader:
@@ -117,24 +120,24 @@ class DuckLakeSource(Struct, frozen=True):
         self, window: Window, request: ReadRequest, part_of: Callable[[WindowPlan], WindowPlan] | None = None
     ) -> Iterator[WindowReader]:
         """Reads a window, or the part of its plan that ``part_of`` returns."""
-        with self._connection() as connection:
-            with self._attached(connection) as catalog:
+        with self.connection() as connection:
+            with self.attached(connection) as catalog:
                 catalog.check_mark(window.through, request.mark)
                 plan = plan_window(catalog, window)
                 reader = WindowReader(connection, catalog, part_of(plan) if part_of else plan, request)
             yield reader
 
     @contextmanager
-    def _connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
+    def connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
         with self._translated_errors(), pooled_duckdb(*catalog_scanners(self.address)) as connection:
             connection.execute(f"SET threads = {THREADS}")
             yield connection
 
     @contextmanager
-    def _attached(self, connection: duckdb.DuckDBPyConnection) -> Iterator[LakeCatalog]:
+    def attached(self, connection: duckdb.DuckDBPyConnection) -> Iterator[LakeCatalog]:
         """The catalog, open for one transaction."""
         with _catalog_lock(self.address.catalog):
-            with LakeCatalog(connection, self.address) as catalog:
+            with LakeCatalog(connection, self.address, marks_lake=self.of_set) as catalog:
                 yield catalog
             connection.execute(f"DETACH {CATALOG}")
 
@@ -147,6 +150,17 @@ class DuckLakeSource(Struct, frozen=True):
             if type(error) not in OUTSIDE:
                 raise
             raise Unreachable(f"the lake {self.address.catalog} cannot be read now: {first_line(error)}") from error
+
+
+def surveyed(catalog: LakeCatalog, plan: WindowPlan) -> TableSurvey:
+    """In the transaction of the plan."""
+    window = plan.window
+    rows = 0 if plan.quiet else plan.rows + catalog.inlined_rows(window)
+    backlog = Backlog(rows, plan.size_bytes, quiet=plan.quiet)
+    before = plan.columns if window.after == BEFORE_ALL else catalog.columns_before(window)
+    altered, restated = plain(before) != plain(plan.columns), restatement(before, plan.columns)
+    identity, marks = catalog.table(window.through).uuid, catalog.marks(window)
+    return TableSurvey(backlog, plain(plan.columns), identity, altered, restated, *marks)
 
 
 @cache

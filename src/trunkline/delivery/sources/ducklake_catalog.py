@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from copy import copy
 from typing import Any, Final
 
 import duckdb
@@ -32,17 +33,28 @@ from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.versions import BEFORE_ALL, Lineage, Window, version_mark
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import SourceState
+from trunkline.delivery.sources.ducklake_files import WindowFiles
 from trunkline.delivery.sources.ducklake_format import (
     CATALOG_FORMATS,
     REWRITE,
     REWRITES_HISTORY,
     WindowSummary,
-    changes,
     duckdb_type,
+    kinds_by_subject,
 )
 from trunkline.errors import ConfigError, ProtocolError, SourceExpired, Unreachable
 
+DELETES: Final = "ducklake_inlined_delete_"  # and the id of a table
 CATALOG: Final = "source_catalog"  # the name under which the catalog's database is attached
+
+
+_COLUMNS: Final = """SELECT table_id, begin_snapshot, end_snapshot, column_id, column_name, column_type,
+    initial_default, nulls_allowed, parent_column FROM {{ducklake_column}} WHERE table_id IN ({tables})
+    ORDER BY table_id, column_order, column_id"""
+_INLINED: Final = """SELECT i.table_id, i.table_name, max(v.begin_snapshot) AS begin
+    FROM {{ducklake_inlined_data_tables}} i
+    JOIN {{ducklake_schema_versions}} v ON v.table_id = i.table_id AND v.schema_version <= i.schema_version
+    WHERE i.table_id IN ({tables}) GROUP BY ALL ORDER BY ALL"""
 
 
 class LakeColumn(Struct, frozen=True):
@@ -90,6 +102,16 @@ class LakeTable(Struct, frozen=True):
     begin: int  # the version at which it got its name
 
 
+class NamedTable(Struct, frozen=True):
+    """A table under one of its names, and at which versions it has it."""
+
+    schema: str
+    name: str
+    begin: int
+    end: int | None
+    table: LakeTable
+
+
 def alive(begin: int, end: int | None, version: int) -> bool:
     return begin <= version and (end is None or end > version)
 
@@ -97,15 +119,23 @@ def alive(begin: int, end: int | None, version: int) -> bool:
 class LakeCatalog:
     """An attached catalog. One transaction spans ``with``, so that all reads see one snapshot."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, address: LakeAddress, *, marks_lake: bool = False
+    ) -> None:
+        """``marks_lake``: marks are of the lake, not of the table alone, as for a set of tables."""
         self.kind, _ = catalog_location(address.catalog)
         self._connection = connection
         self._address = address
+        self._marks_lake = marks_lake
         self._data_path = ""
         self._tables: dict[int | None, LakeTable] = {}  # by version
         self._columns: dict[int, list[tuple[Any, ...]]] = {}  # every column that a table ever had
         self._inlined: dict[int, list[tuple[Any, ...]]] = {}  # its tables of inlined rows, with the columns' version
-        self._present: dict[str, bool] = {}  # whether the catalog has a table
+        self._deletes: dict[int, bool] = {}  # whether a table has one of inlined deletes
+        self._marks: dict[tuple[str, int], str] = {}  # by identity and version
+        self._lake: list[str] = []  # its identity, if it is known
+        self._made: dict[tuple[int, int], list[tuple[int, dict[str, frozenset[str]], int]]] = {}  # by window
+        self._files = WindowFiles(self.rows)
         attach_catalog(connection, address, CATALOG)
 
     def __enter__(self) -> LakeCatalog:
@@ -122,8 +152,14 @@ class LakeCatalog:
         with suppress(duckdb.Error) if kind else nullcontext():
             self._connection.execute("ROLLBACK")
 
+    def of(self, address: LakeAddress) -> LakeCatalog:
+        """Another table of the catalog, in the same transaction."""
+        made = copy(self)
+        made._address, made._tables = address, {}
+        return made
+
     def _check_format(self) -> None:
-        facts = dict(self._rows("SELECT key, value FROM {ducklake_metadata} WHERE key IN ('version', 'data_path')"))
+        facts = dict(self.rows("SELECT key, value FROM {ducklake_metadata} WHERE key IN ('version', 'data_path')"))
         if (found := facts.get("version", "unknown")) not in CATALOG_FORMATS:
             raise ProtocolError(
                 f"the catalog {self._address.catalog} has DuckLake format {found}, and this release reads "
@@ -135,7 +171,7 @@ class LakeCatalog:
 
     def state(self, known: int) -> SourceState:
         table = self.table(None)
-        ((newest, oldest, first),) = self._rows(
+        ((newest, oldest, first),) = self.rows(
             "SELECT max(snapshot_id), min(snapshot_id), "
             f"min(snapshot_id) FILTER (WHERE snapshot_id >= {table.begin}) FROM {{ducklake_snapshot}}"
         )
@@ -145,47 +181,92 @@ class LakeCatalog:
             if REWRITE in kinds:
                 stops += [before, version]
             before = version
-        marks = self._marks(table, {known, newest})
+        marks = self.marks_of({known, newest}, table.uuid)
         later = tuple(dict.fromkeys(stop for stop in stops if stop > known))
         return SourceState(newest, oldest, later, table.uuid, first, marks[newest], marks.get(known, ""))
 
     def lineage(self, versions: Collection[int]) -> Lineage:
         table = self.table(None)
-        ((newest,),) = self._rows("SELECT max(snapshot_id) FROM {ducklake_snapshot}")
-        return Lineage(table.uuid, newest, self._marks(table, versions))
+        return Lineage(table.uuid, self.newest(), self.marks_of(versions, table.uuid))
 
-    def marks(self, window: Window) -> tuple[str, str]:
-        """The marks of both ends of a window."""
-        found = self._marks(self.table(window.through), {window.after, window.through})
-        return found.get(window.after, ""), found.get(window.through, "")
+    def newest(self) -> int:
+        return int(self.rows("SELECT max(snapshot_id) FROM {ducklake_snapshot}")[0][0])
 
-    def check_mark(self, version: int, mark: str) -> None:
-        """Raises ``Unreachable`` if a version has another mark, unless this one is empty."""
-        if mark and self._marks(self.table(version), [version]).get(version) != mark:
-            raise Unreachable(f"the lake {self._address.catalog} was replaced during the read; retrying")
+    def oldest(self) -> int:
+        return int(self.rows("SELECT min(snapshot_id) FROM {ducklake_snapshot}")[0][0])
 
-    def _marks(self, table: LakeTable, versions: Collection[int]) -> dict[int, str]:
-        """Of existing versions. Snapshots are immutable, and no two with the same id have the same microsecond."""
-        if not versions:
-            return {}
-        found = self._rows(
-            f"""SELECT snapshot_id, epoch_us(CAST(snapshot_time AS TIMESTAMP WITH TIME ZONE)), schema_version,
-            next_catalog_id, next_file_id FROM {{ducklake_snapshot}}
-            WHERE snapshot_id IN ({", ".join(map(str, sorted(versions)))})"""
+    def version_at(self, version: int) -> int:
+        """The first existing version that is not before another one."""
+        return int(
+            self.rows(f"SELECT min(snapshot_id) FROM {{ducklake_snapshot}} WHERE snapshot_id >= {version}")[0][0]
         )
-        return {version: version_mark(table.uuid, version, *facts) for version, *facts in found}
 
-    def summary(self, window: Window) -> WindowSummary:
-        """Raises ``SourceExpired`` unless both ends of the window can still be read."""
-        found = list(self._versions(self.table(window.through).id, window.after - 1, window.through))
-        there = {version: next_file for version, _, next_file in found}
+    def check_ends(self, window: Window) -> None:
+        """Raises ``SourceExpired`` unless both ends of the window still exist."""
+        there = {version for version, *_ in self.changes_between(window.after - 1, window.through)}
         for end in (window.after, window.through):
             if end not in there and end != BEFORE_ALL:
                 raise SourceExpired(
                     f"the lake {self._address.catalog} no longer has snapshot {end}; seed the destination again"
                 )
-        for version, made, _ in found:
-            if version > window.after and made >= REWRITES_HISTORY:
+
+    def marks(self, window: Window) -> tuple[str, str]:
+        """The marks of both ends of a window."""
+        found = self.marks_of({window.after, window.through}, self._marked(window.through))
+        return found.get(window.after, ""), found.get(window.through, "")
+
+    def check_mark(self, version: int, mark: str) -> None:
+        """Raises ``Unreachable`` if a version has another mark, unless this one is empty."""
+        if mark and self.marks_of([version], self._marked(version)).get(version) != mark:
+            raise Unreachable(f"the lake {self._address.catalog} was replaced during the read; retrying")
+
+    def _marked(self, version: int) -> str:
+        """The identity in marks."""
+        return self.lake() if self._marks_lake else self.table(version).uuid
+
+    def lake(self) -> str:
+        """The identity of the lake: that of its first schema, which is as old as the lake."""
+        if not self._lake:
+            ((found,),) = self.rows("SELECT arg_min(schema_uuid::VARCHAR, schema_id) FROM {ducklake_schema}")
+            self._lake.append(f"ducklake:{found}")
+        return self._lake[0]
+
+    def committed_us(self, version: int) -> int | None:
+        """When a version was committed, in microseconds."""
+        found = self.rows(
+            "SELECT epoch_us(CAST(snapshot_time AS TIMESTAMP WITH TIME ZONE)) FROM {ducklake_snapshot} "
+            f"WHERE snapshot_id = {version}"
+        )
+        return int(found[0][0]) if found else None
+
+    def marks_of(self, versions: Collection[int], identity: str) -> dict[int, str]:
+        """Of existing versions. Snapshots are immutable, and no two with the same id have the same microsecond."""
+        if unknown := sorted(version for version in versions if (identity, version) not in self._marks):
+            found = self.rows(
+                f"""SELECT snapshot_id, epoch_us(CAST(snapshot_time AS TIMESTAMP WITH TIME ZONE)), schema_version,
+                next_catalog_id, next_file_id FROM {{ducklake_snapshot}}
+                WHERE snapshot_id IN ({", ".join(map(str, unknown))})"""
+            )
+            marks = {version: version_mark(identity, version, *facts) for version, *facts in found}
+            self._marks |= {(identity, version): marks.get(version, "") for version in unknown}
+        known = {version: self._marks[identity, version] for version in versions}
+        return {version: mark for version, mark in known.items() if mark}
+
+    def time_us(self, version: int) -> int:
+        """When a version was committed, since 1970."""
+        ((found,),) = self.rows(
+            "SELECT epoch_us(CAST(snapshot_time AS TIMESTAMP WITH TIME ZONE)) FROM {ducklake_snapshot} "
+            f"WHERE snapshot_id = {version}"
+        )
+        return int(found)
+
+    def summary(self, window: Window) -> WindowSummary:
+        """Raises ``SourceExpired`` unless both ends of the window can still be read."""
+        self.check_ends(window)
+        found = list(self._versions(self.table(window.through).id, window.after - 1, window.through))
+        there = {version: next_file for version, _, next_file in found}
+        for version, made, _ in found if window.after != BEFORE_ALL else ():
+            if made >= REWRITES_HISTORY and version > window.after:
                 raise SourceExpired(
                     f"snapshot {version} of the lake {self._address.catalog} deleted rows and flushed inlined data in "
                     "one transaction, which DuckLake also applies to older snapshots; seed the destination again"
@@ -196,13 +277,21 @@ class LakeCatalog:
     def _versions(self, table: int, after: int, through: int) -> Iterator[tuple[int, frozenset[str], int]]:
         """Each existing version in ``(after, through]``, with the kinds of its changes to a table and the id of the
         next file that is written after it."""
-        found = self._rows(
-            f"""SELECT s.snapshot_id, c.changes_made, s.next_file_id
-            FROM {{ducklake_snapshot}} s LEFT JOIN {{ducklake_snapshot_changes}} c USING (snapshot_id)
-            WHERE s.snapshot_id > {after} AND s.snapshot_id <= {through} ORDER BY s.snapshot_id"""
-        )
-        for version, made, next_file in found:
-            yield version, frozenset(kind for kind, about in changes(made or "") if about == str(table)), next_file
+        for version, made, next_file in self.changes_between(after, through):
+            yield version, made.get(str(table), frozenset()), next_file
+
+    def changes_between(self, after: int, through: int) -> list[tuple[int, dict[str, frozenset[str]], int]]:
+        """Each existing version in ``(after, through]``, with the kinds of its changes by what they are about."""
+        if (after, through) not in self._made:
+            found = self.rows(
+                f"""SELECT s.snapshot_id, c.changes_made, s.next_file_id
+                FROM {{ducklake_snapshot}} s LEFT JOIN {{ducklake_snapshot_changes}} c USING (snapshot_id)
+                WHERE s.snapshot_id > {after} AND s.snapshot_id <= {through} ORDER BY s.snapshot_id"""
+            )
+            self._made[after, through] = [
+                (version, kinds_by_subject(made or ""), file) for version, made, file in found
+            ]
+        return self._made[after, through]
 
     # --- the table ---
 
@@ -213,25 +302,53 @@ class LakeCatalog:
         return self._tables[version]
 
     def _find_table(self, version: int | None) -> LakeTable:
-        def at(name: str) -> str:
-            ended = f"{name}.end_snapshot IS NULL"
-            if version is None:
-                return ended
-            return f"{name}.begin_snapshot <= {version} AND ({ended} OR {name}.end_snapshot > {version})"
-
         address = self._address
-        found = self._rows(
-            f"""SELECT t.table_id, t.table_uuid::VARCHAR, s.path, s.path_is_relative, t.path, t.path_is_relative,
-            t.begin_snapshot FROM {{ducklake_table}} t JOIN {{ducklake_schema}} s USING (schema_id)
-            WHERE t.table_name = {literal(address.table)} AND s.schema_name = {literal(address.schema)}
-            AND {at("t")} AND {at("s")}"""
+        wanted = f"t.table_name = {literal(address.table)} AND s.schema_name = {literal(address.schema)}"
+        for named in self.named_tables(wanted):
+            if named.end is None if version is None else alive(named.begin, named.end, version):
+                return named.table
+        when = "" if version is None else f" at snapshot {version}"
+        raise ConfigError(f"source: the lake {address.catalog} has no table {address.schema}.{address.table}{when}")
+
+    def named_tables(self, condition: str = "true") -> list[NamedTable]:
+        """All that there ever were, as far as the catalog knows, under each of their names."""
+        found = self.rows(
+            f"""SELECT s.schema_name, t.table_name, greatest(s.begin_snapshot, t.begin_snapshot),
+            least(s.end_snapshot, t.end_snapshot), t.table_id, t.table_uuid::VARCHAR, s.path, s.path_is_relative,
+            t.path, t.path_is_relative, t.begin_snapshot
+            FROM {{ducklake_table}} t JOIN {{ducklake_schema}} s USING (schema_id) WHERE {condition}"""
         )
-        if not found:
-            when = "" if version is None else f" at snapshot {version}"
-            raise ConfigError(f"source: the lake {address.catalog} has no table {address.schema}.{address.table}{when}")
-        (table_id, uuid, schema_path, schema_relative, table_path, table_relative, begin) = found[0]
-        folder = _join(_join(self._data_path, schema_path, schema_relative), table_path, table_relative)
-        return LakeTable(table_id, uuid, folder, begin)
+        made = []
+        for schema, name, begin, end, id_, uuid, schema_path, schema_relative, path, relative, since in found:
+            folder = _join(_join(self._data_path, schema_path, schema_relative), path, relative)
+            made.append(NamedTable(schema, name, begin, end, LakeTable(id_, uuid, folder, since)))
+        return made
+
+    def know(self, tables: Mapping[int | None, LakeTable]) -> None:
+        """The table at some versions, of which the caller knows."""
+        self._tables.update(tables)
+
+    def known(self, version: int) -> LakeTable | None:
+        """The table at a version, if ``know`` said so."""
+        return self._tables.get(version)
+
+    def load(self, tables: Collection[int]) -> None:
+        """Read the columns and the tables of inlined rows of many tables at once."""
+        if not tables:
+            return
+        listed = ", ".join(map(str, sorted(tables)))
+        for found, query in ((self._columns, _COLUMNS), (self._inlined, _INLINED)):
+            found |= {table: [] for table in tables}
+            for table, *row in self.rows(query.format(tables=listed)):
+                found[table].append(tuple(row))
+        known = f"database_name = '{CATALOG}' AND starts_with(table_name, '{DELETES}')"
+        names = {row[0] for row in self.rows(f"SELECT table_name FROM duckdb_tables() WHERE {known}")}
+        self._deletes |= {table: f"{DELETES}{table}" in names for table in tables}
+
+    def load_files(self, window: Window, tables: Collection[int]) -> None:
+        """Read the files of many tables at once, for the plans of this window."""
+        numbers = {version: file for version, _, file in self.changes_between(window.after - 1, window.through)}
+        self._files.load(window, tables, numbers.get(window.after, 0))
 
     def columns(self, version: int) -> tuple[LakeColumn, ...]:
         """The columns at a version, in table order."""
@@ -243,11 +360,7 @@ class LakeCatalog:
 
     def _columns_of(self, table: int, version: int) -> tuple[LakeColumn, ...]:
         if table not in self._columns:
-            self._columns[table] = self._rows(
-                f"""SELECT begin_snapshot, end_snapshot, column_id, column_name, column_type, initial_default,
-                nulls_allowed, parent_column FROM {{ducklake_column}} WHERE table_id = {table}
-                ORDER BY column_order, column_id"""
-            )
+            self.load([table])
         found = [row[2:] for row in self._columns[table] if alive(row[0], row[1], version)]
         children = {parent: (name, kind) for _, name, kind, _, _, parent in found if parent is not None}
         return tuple(
@@ -261,14 +374,7 @@ class LakeCatalog:
     def data_files(self, window: Window, new_files: int, touched: Sequence[int]) -> tuple[LakeDataFile, ...]:
         """The data files at either end of a window that began, ended or were written in it, and those ``touched``."""
         table = self.table(window.through)
-        also = f"OR data_file_id IN ({', '.join(map(str, touched))})" if touched else ""
-        found = self._rows(
-            f"""SELECT data_file_id, path, path_is_relative, begin_snapshot, end_snapshot, record_count,
-            file_size_bytes, partial_max, encryption_key, mapping_id
-            FROM {{ducklake_data_file}} WHERE table_id = {table.id} AND {_alive_in(window)}
-            AND (begin_snapshot > {window.after} OR end_snapshot <= {window.through} OR data_file_id >= {new_files}
-            {also}) ORDER BY data_file_id"""
-        )
+        found = self._files.data(table.id, window, new_files, touched)
         if any(key is not None for *_, key, _ in found):
             raise ConfigError(
                 f"source: files of {self._address.table} are encrypted, which is not supported; copy the table to a "
@@ -286,11 +392,7 @@ class LakeCatalog:
 
     def delete_files(self, window: Window) -> tuple[LakeDeleteFile, ...]:
         table = self.table(window.through)
-        found = self._rows(
-            f"""SELECT data_file_id, path, path_is_relative, begin_snapshot, end_snapshot, partial_max,
-            delete_file_id, delete_count, format FROM {{ducklake_delete_file}}
-            WHERE table_id = {table.id} AND {_alive_in(window)} ORDER BY delete_file_id"""
-        )
+        found = self._files.deletes(table.id, window)
         if wrong := {kind for *_, kind in found if kind != "parquet"}:
             raise ConfigError(
                 f"source: {self._address.table} has delete files in the format {', '.join(sorted(wrong))}; only "
@@ -306,24 +408,20 @@ class LakeCatalog:
         columns that the table had by then."""
         table = self.table(version).id
         if table not in self._inlined:
-            self._inlined[table] = self._rows(
-                f"""SELECT i.table_name, max(v.begin_snapshot) AS begin FROM {{ducklake_inlined_data_tables}} i
-                JOIN {{ducklake_schema_versions}} v ON v.table_id = i.table_id AND v.schema_version <= i.schema_version
-                WHERE i.table_id = {table} GROUP BY ALL ORDER BY ALL"""
-            )
+            self.load([table])
         found = [(name, begin) for name, begin in self._inlined[table] if begin <= version]
         return tuple(InlinedTable(name, self._columns_of(table, begin)) for name, begin in found)
 
     def inlined_dead(self, version: int) -> list[tuple[int, int, int]]:
         """(file id, position, version) of the inlined deletes up to a version."""
-        name = f"ducklake_inlined_delete_{self.table(version).id}"
-        if name not in self._present:
-            condition = f"database_name = '{CATALOG}' AND table_name = '{name}'"
-            self._present[name] = bool(self._rows(f"SELECT 1 FROM duckdb_tables() WHERE {condition}"))
-        if not self._present[name]:
+        table = self.table(version).id
+        if table not in self._deletes:
+            self.load([table])
+        name = f"{DELETES}{table}"
+        if not self._deletes.get(table):
             return []
         chosen = f"SELECT file_id, row_id, begin_snapshot FROM {self.reference(name)}"
-        return self._rows(f"{chosen} WHERE begin_snapshot <= {version} ORDER BY ALL")
+        return self.rows(f"{chosen} WHERE begin_snapshot <= {version} ORDER BY ALL")
 
     def inlined_rows(self, window: Window) -> int:
         """The number of inlined rows that were written or deleted in a window."""
@@ -333,19 +431,15 @@ class LakeCatalog:
             for table in tables
             for end in ("begin_snapshot", "end_snapshot")
         ]
-        return len(self._rows(" UNION ALL ".join(parts))) if parts else 0
+        return len(self.rows(" UNION ALL ".join(parts))) if parts else 0
 
     def reference(self, table: str) -> str:
         """A catalog table's name in SQL."""
         return f"{CATALOG}.{identifier(table)}"
 
-    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Run a query in which ``{name}`` stands for a catalog table."""
         return self._connection.execute(re.sub(r"\{(\w+)\}", lambda found: self.reference(found[1]), query)).fetchall()
-
-
-def _alive_in(window: Window) -> str:
-    return f"begin_snapshot <= {window.through} AND (end_snapshot IS NULL OR end_snapshot > {window.after})"
 
 
 def _join(folder: str, path: str, relative: bool) -> str:

@@ -61,6 +61,14 @@ def changes(made: str) -> list[tuple[str, str]]:
     return [(found[1], found[2]) for found in _CHANGE.finditer(made)]
 
 
+def kinds_by_subject(made: str) -> dict[str, frozenset[str]]:
+    """The kinds of changes in a change list, by what they are about: for a table, its id."""
+    found: dict[str, set[str]] = {}
+    for kind, subject in changes(made):
+        found.setdefault(subject, set()).add(kind)
+    return {subject: frozenset(kinds) for subject, kinds in found.items()}
+
+
 def duckdb_type(kind: str, child: tuple[str, str] | None) -> str:
     """A column's type as DuckDB spells it; ``child`` is a list's own column: (name, type)."""
     if kind == "list" and child is not None:

@@ -28,6 +28,7 @@ from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake_catalog import LakeDataFile, LakeDeleteFile
 from trunkline.delivery.sources.ducklake_window import FAR, POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
+from trunkline.delivery.sources.task_errors import carrying
 from trunkline.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -98,15 +99,20 @@ class LakeWindowFrames:
         self._columns = tuple(column.name for column in request.columns)
 
     @property
+    def emptied(self) -> bool:
+        """The survey of a set says which of its tables are read whole."""
+        return False
+
+    @property
     def native(self) -> bool:
         """Whether Spark's own reader can read every column: it has no defaults for added columns."""
         return all(native_type(column) and self._known[column.name].default is None for column in self._request.columns)
 
     def removed(self) -> DataFrame:
         if not self._plan.moved:
-            return self._removed(self._request.key)
+            return self._removed(self._request.stated)
         removed = _less(self._removed(self._columns), self._arrived(self._columns))
-        return removed.select(ROUTE_COLUMN, *(spark_identifier(name) for name in self._request.key))
+        return removed.select(ROUTE_COLUMN, *(spark_identifier(name) for name in self._request.stated))
 
     def arrived(self) -> DataFrame:
         if not self._plan.moved:
@@ -159,7 +165,7 @@ class LakeWindowFrames:
         from pyspark.sql import functions as F  # noqa: N812
         from pyspark.sql.types import LongType, StructField, StructType
 
-        wanted = list(dict.fromkeys([*names, self._request.routing]))
+        wanted = list(dict.fromkeys([*names, *self._request.routings]))
         fields = [
             StructField(name, self._type(name), True, {"parquet.field.id": self._known[name].id}) for name in wanted
         ]
@@ -245,11 +251,11 @@ class LakeWindowFrames:
     def _tasks(self, side: str, names: Sequence[str], chunks: Sequence[tuple[int, ...] | None]) -> DataFrame:
         carried = [pa.field(name, carrier_type(self._known[name].column)) for name in names]
         schema = pa.schema([pa.field(ROUTE_COLUMN, pa.string()), *carried])
-        request = replace(self._request, key=tuple(names)) if side == "removed" else self._request
+        request = replace(self._request, key=tuple(names), also=()) if side == "removed" else self._request
         read = chunk_reader(self._source, self._plan, request, side, tuple(chunks), schema)
         count = max(len(chunks), 1)
         numbers = self._spark.range(0, len(chunks), 1, count)
-        return numbers.mapInArrow(read, _spark_schema(schema))
+        return numbers.mapInArrow(carrying(read), _spark_schema(schema))
 
 
 def file_chunks(plan: WindowPlan) -> Iterator[tuple[int, ...]]:
@@ -320,7 +326,9 @@ def _less(rows: DataFrame, others: DataFrame) -> DataFrame:
 
 
 def _text(rows: DataFrame, routing: str) -> SparkColumn:
-    return rows[routing].cast("string").alias(ROUTE_COLUMN)
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return (rows[routing] if routing else F.lit(None)).cast("string").alias(ROUTE_COLUMN)
 
 
 def _parsed(kind: str) -> DataType:

@@ -134,7 +134,7 @@ class WindowReader:
         self._connection = connection
         self._plan = plan
         self._columns = tuple(column.name for column in request.columns)
-        self._key = self._columns if plan.moved else request.key  # moved rows are identified by all their values
+        self._key = self._columns if plan.moved else request.stated  # moved rows are identified by all their values
         self._request = request
         self._known = {column.column.name: column for column in plan.columns}
         self._inlined_removed = self._read_inlined(catalog, self._key, _inlined_removed(plan.window))
@@ -147,7 +147,7 @@ class WindowReader:
             arrived = self._fetch(self._arrived(), self._inlined_arrived, routes)
         if not self._plan.moved:
             return NetChanges(removed, arrived)
-        return NetChanges(less(removed, arrived).select([ROUTE_COLUMN, *self._request.key]), less(arrived, removed))
+        return NetChanges(less(removed, arrived).select([ROUTE_COLUMN, *self._request.stated]), less(arrived, removed))
 
     def arrived(self, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
         """The arrived rows of some routing values, in batches. Only for a plan without moved rows."""
@@ -271,7 +271,8 @@ class WindowReader:
 
     def _parquet(self, files: Sequence[LakeDataFile], names: Sequence[str], partial: bool) -> str:
         """Files with columns named after their ids: names of the table may have another meaning in DuckDB."""
-        wanted = [self._known[name] for name in dict.fromkeys([*names, self._request.routing])]
+        named = dict.fromkeys([*names, *self._request.routings])
+        wanted = [self._known[name] for name in named] or [*self._known.values()][:1]  # rows need a column
         fields = {column.id: (f"c{column.id}", column.column.type, column.default) for column in wanted}
         if partial:
             fields[SNAPSHOT_FIELD] = ("_snapshot", "BIGINT", None)
@@ -279,7 +280,7 @@ class WindowReader:
 
     def _select_items(self, names: Sequence[str], value: Callable[[LakeColumn], str]) -> str:
         """ROUTE_COLUMN and some columns, as SQL."""
-        route = route_item(value(self._known[self._request.routing]))
+        route = route_item(*(value(self._known[name]) for name in self._request.routings))
         return ", ".join([route, *(f"{value(self._known[name])} AS {identifier(name)}" for name in names)])
 
     # --- inlined rows ---

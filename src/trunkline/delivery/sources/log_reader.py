@@ -104,7 +104,7 @@ class ChangeLogReader:
         while first <= last:
             try:
                 for entry in self.entries(first, last):
-                    place = self._place(entry)
+                    place = self.place(entry)
                     _check_order(entry, place, expected)
                     if place.index == 0:
                         waiting = []
@@ -153,7 +153,7 @@ class ChangeLogReader:
 
     def _place_at(self, glsn: int) -> EntryPlace | None:
         entry = self.at(glsn)
-        return None if entry is None else self._place(entry)
+        return None if entry is None else self.place(entry)
 
     def first_complete(self, first: int, last: int) -> int:
         """The first position that ends a transaction with changes, or ``last`` if there is none nearby."""
@@ -161,11 +161,11 @@ class ChangeLogReader:
         for glsn in range(first, min(last, first + LOOK_AHEAD_MAX)):
             if (entry := self.at(glsn)) is not None:
                 stated = stated or bool(entry.payload)
-                if stated and self._place(entry).last:
+                if stated and self.place(entry).last:
                     return glsn
         return last
 
-    def _place(self, entry: Entry) -> EntryPlace:
+    def place(self, entry: Entry) -> EntryPlace:
         """An event of Debezium is a transaction of its own, whatever its headers."""
         if self._address.format == "debezium":
             return EntryPlace()

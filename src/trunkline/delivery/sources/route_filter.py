@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 
 from trunkline.delivery.backends.duckdb_pool import registered
 from trunkline.delivery.backends.sql import identifier
+from trunkline.delivery.changes.history import VersionedChanges
 from trunkline.delivery.changes.rows import ROUTE_COLUMN
 from trunkline.delivery.sources.contract import ALL_ROUTES, RouteFilter
 
 VALUES: Final = "filter_values"
 
 
-def route_item(value: str) -> str:
+def route_item(value: str = "NULL") -> str:
     """The select item for ROUTE_COLUMN, from an expression for the routing column."""
     return f"CAST({value} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
 
@@ -46,6 +47,12 @@ def filtered_rows(
     join = f"{'SEMI' if left_out is None else 'ANTI'} JOIN {VALUES} v ON r.{identifier(ROUTE_COLUMN)} {equal} v.value"
     with registered(connection, **{VALUES: pa.table({"value": pa.array(values, pa.string())})}):
         yield f"SELECT r.* FROM ({rows}) r {join}"
+
+
+def filtered_versions(changes: VersionedChanges, routes: RouteFilter) -> VersionedChanges:
+    """The rows of versions that pass a filter."""
+    removed, arrived = (filtered_table(rows, routes) for rows in (changes.removed, changes.arrived))
+    return VersionedChanges(removed, arrived, changes.emptied)
 
 
 def filtered_table(rows: pa.Table, routes: RouteFilter) -> pa.Table:

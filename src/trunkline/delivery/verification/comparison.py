@@ -25,7 +25,9 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import Extension, from_pool, new_duckdb
 from trunkline.delivery.backends.sql import identifier, identifiers, literal, same_key
-from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.columns import Columns, arrow_schema
+from trunkline.delivery.changes.rows import BATCH_ROWS, OP_COLUMN, Op
+from trunkline.delivery.destinations.ducklake_stage import export_list
 
 RANGES: Final = 1024  # more: fewer rows in a range that differs; fewer: fewer sums
 MEMORY_MAX: Final = "1GiB"  # of one comparison; the rest spills to disk
@@ -33,7 +35,6 @@ THREADS: Final = 2  # of one comparison: several run at a time
 TEXT_CHARACTERS_MAX: Final = 100  # of a key's value in a report
 RANGE: Final = "_trunkline_range"
 HASH: Final = "_trunkline_hash"
-TABLES: Final = ("wanted", "held", "shared", "found")
 
 Side = Literal["wanted", "held"]
 DifferenceKind = Literal["missing", "extra", "different"]
@@ -47,6 +48,7 @@ class RowDifference(Struct, frozen=True):
     columns: tuple[str, ...] = ()  # that differ
     wanted: int = 0  # rows of it in the source
     held: int = 0  # rows of it in the destination
+    table: str = ""  # of a set of tables
 
 
 class ComparisonResult(Struct, frozen=True):
@@ -61,8 +63,9 @@ def comparison_connection(*extensions: Extension) -> Iterator[duckdb.DuckDBPyCon
     """A DuckDB connection for one comparison, from a pool: a new one costs more than a small comparison."""
     with from_pool(_idle_connections(extensions), lambda: _new_connection(extensions)) as connection:
         yield connection
-        for table in TABLES:
-            connection.execute(f"DROP TABLE IF EXISTS temp.{table}")
+        made = connection.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'temp'").fetchall()
+        for (table,) in made:
+            connection.execute(f"DROP TABLE temp.{identifier(table)}")
 
 
 def _new_connection(extensions: tuple[Extension, ...]) -> duckdb.DuckDBPyConnection:
@@ -85,18 +88,24 @@ def _idle_connections(extensions: tuple[Extension, ...]) -> list[duckdb.DuckDBPy
 
 
 class Comparison:
-    """The wanted rows and the held rows. ``key``: empty to compare whole rows (M3)."""
+    """The wanted rows and the held rows of a table. ``key``: empty to compare whole rows (M3). ``number``: its own
+    among the comparisons that a connection has at a time."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, columns: Columns, key: Sequence[str]) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, columns: Columns, key: Sequence[str], number: int = 0
+    ) -> None:
         self._connection = connection
+        self._tables: dict[Side, str] = {"wanted": f"wanted_{number}", "held": f"held_{number}"}
+        self._kept = f"kept_{number}"
         self._columns = columns
         self._names = [column.name for column in columns]
+        self._types = {column.name: column.type for column in columns}
         self._key = tuple(key)
         self._by = self._key or tuple(self._names)  # what identifies a row
         self._forms = {column.name: compared(identifier(column.name), column.type) for column in columns}
         declared = ", ".join(f"{identifier(column.name)} {column.type}" for column in columns)
-        for side in ("wanted", "held"):
-            connection.execute(f"CREATE OR REPLACE TEMP TABLE {side} ({RANGE} USMALLINT, {HASH} UBIGINT, {declared})")
+        for table in self._tables.values():
+            connection.execute(f"CREATE OR REPLACE TEMP TABLE {table} ({RANGE} USMALLINT, {HASH} UBIGINT, {declared})")
 
     # --- rows ---
 
@@ -106,7 +115,7 @@ class Comparison:
             f"CAST({identifier(each.name)} AS {each.type}) AS {identifier(each.name)}" for each in self._columns
         )
         self._connection.execute(
-            f"INSERT INTO {side} SELECT hash({self._forms_of(self._by)}) % {RANGES}, "
+            f"INSERT INTO {self._tables[side]} SELECT hash({self._forms_of(self._by)}) % {RANGES}, "
             f"hash({self._forms_of(self._names)}), {identifiers(self._names)} FROM (SELECT {cast} FROM ({query}))"
         )
 
@@ -117,7 +126,14 @@ class Comparison:
             self._connection.unregister("compared_batch")
 
     def rows(self, side: Side) -> int:
-        return int(self._value(f"SELECT count(*) FROM {side}"))
+        return int(self._value(f"SELECT count(*) FROM {self._tables[side]}"))
+
+    def clear(self, side: Side) -> None:
+        self._connection.execute(f"DELETE FROM {self._tables[side]}")
+
+    def drop(self) -> None:
+        for table in (*self._tables.values(), self._kept):
+            self._connection.execute(f"DROP TABLE IF EXISTS temp.{table}")
 
     def settle_shared(self, route: str, settle: Callable[[pa.Table], pa.Table]) -> int:
         """Let ``settle`` choose among wanted rows that share a key; returns how many were dropped.
@@ -125,15 +141,15 @@ class Comparison:
         ``settle`` gets the rows of some keys, with ``route`` (a select item) as their first column, and returns those
         that stay. It gets only such rows, one range at a time.
         """
-        before = self.rows("wanted")
-        shared = f"SELECT {RANGE}, {identifiers(self._key)} FROM wanted GROUP BY ALL HAVING count(*) > 1"
+        before, wanted = self.rows("wanted"), self._tables["wanted"]
+        shared = f"SELECT {RANGE}, {identifiers(self._key)} FROM {wanted} GROUP BY ALL HAVING count(*) > 1"
         self._connection.execute(f"CREATE OR REPLACE TEMP TABLE shared AS {shared}")
         for (range_,) in self._connection.execute(f"SELECT DISTINCT {RANGE} FROM shared ORDER BY ALL").fetchall():
             match = f"w.{RANGE} = {range_} AND s.{RANGE} = {range_} AND {same_key(self._key, 'w', 's')}"
             rows = self._connection.sql(
-                f"SELECT {route}, {identifiers(self._names)} FROM wanted w SEMI JOIN shared s ON {match}"
+                f"SELECT {route}, {identifiers(self._names)} FROM {wanted} w SEMI JOIN shared s ON {match}"
             ).to_arrow_table()
-            self._connection.execute(f"DELETE FROM wanted w USING shared s WHERE {match}")
+            self._connection.execute(f"DELETE FROM {wanted} w USING shared s WHERE {match}")
             self.add_batches("wanted", settle(rows).to_batches())
         return before - self.rows("wanted")
 
@@ -159,11 +175,45 @@ class Comparison:
             counts.get("missing", 0), counts.get("extra", 0), counts.get("different", 0), tuple(first)
         )
 
+    def shared_key(self) -> str:
+        """A key of ``found`` that several wanted rows have; empty: there is none."""
+        keys = ", ".join(f"CAST(key_{place} AS VARCHAR)" for place in range(len(self._by)))
+        rows = self._connection.execute(f"SELECT {keys} FROM found WHERE wanted > 1 LIMIT 1").fetchall()
+        return ", ".join(f"{name} = {value}" for row in rows for name, value in zip(self._by, row, strict=True))
+
+    def keep_found(self, kinds: Sequence[DifferenceKind]) -> None:
+        """Keep what ``differences`` found of these kinds, for ``rewrites``."""
+        kept = ", ".join(map(literal, kinds))
+        self._connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE {self._kept} AS SELECT * FROM found WHERE kind IN ({kept})"
+        )
+
+    def rewrites(self) -> Iterator[pa.RecordBatch]:
+        """Staged rows that make the held rows equal to the wanted ones, for the keys that were kept."""
+        nulls = {column.name: f"CAST(NULL AS {column.type})" for column in self._columns}
+        gone = {name: f"key_{place}" for place, name in enumerate(self._by)}
+        names = ", ".join(f"{(nulls | gone)[name]} AS {identifier(name)}" for name in self._names)
+        same = " AND ".join(
+            f"{compared(f'w.{identifier(name)}', self._types[name])} IS NOT DISTINCT FROM "
+            f"{compared(f'f.key_{place}', self._types[name])}"
+            for place, name in enumerate(self._by)
+        )
+        query = (
+            f"SELECT {int(Op.REMOVE)} AS {OP_COLUMN}, {names} FROM {self._kept} WHERE kind = 'extra' UNION ALL "
+            f"SELECT {int(Op.REPLACE)}, {identifiers(self._names)} FROM {self._tables['wanted']} w "
+            f"SEMI JOIN {self._kept} f ON f.kind <> 'extra' AND {same}"
+        )
+        schema = pa.schema([pa.field(OP_COLUMN, pa.int8()), *arrow_schema(self._columns)])
+        reader = self._connection.sql(f"SELECT {OP_COLUMN}, {export_list(self._columns)} FROM ({query})")
+        for batch in reader.to_arrow_reader(BATCH_ROWS):
+            yield batch.cast(schema)
+
     def _differing_ranges(self) -> list[int]:
         """By the sums of each range (M2)."""
         sums = f"SELECT {RANGE} AS r, count(*) AS n, sum({HASH}) AS s FROM {{}} GROUP BY 1"
         found = self._connection.execute(
-            f"""SELECT coalesce(w.r, h.r) AS r FROM ({sums.format("wanted")}) w FULL JOIN ({sums.format("held")}) h
+            f"""SELECT coalesce(w.r, h.r) AS r FROM ({sums.format(self._tables["wanted"])}) w
+            FULL JOIN ({sums.format(self._tables["held"])}) h
             ON w.r = h.r WHERE w.n IS DISTINCT FROM h.n OR w.s IS DISTINCT FROM h.s ORDER BY r"""
         ).fetchall()
         return [range_ for (range_,) in found]
@@ -195,7 +245,8 @@ class Comparison:
         items += [f"first({self._forms[name]}) AS other_{at}" for at, name in enumerate(others)]
         chosen = f"WHERE {RANGE} IN ({', '.join(map(str, ranges))})" if len(ranges) < RANGES else ""
         places = ", ".join(str(at + 1) for at in range(len(self._by)))
-        return f"SELECT {', '.join(items)}, count(*) AS n, sum({HASH}) AS s FROM {side} {chosen} GROUP BY {places}"
+        counts = f"count(*) AS n, sum({HASH}) AS s"
+        return f"SELECT {', '.join(items)}, {counts} FROM {self._tables[side]} {chosen} GROUP BY {places}"
 
     def _forms_of(self, names: Sequence[str]) -> str:
         return ", ".join(self._forms[name] for name in names)

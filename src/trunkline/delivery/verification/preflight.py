@@ -1,147 +1,109 @@
 """Checks a pipeline before it runs; writes nothing.
 
 Rules
- W1  Every problem is reported, not only the first, each on one line: where it is (a key of the file, or a destination)
-     and what to do about it.
- W2  Destinations are probed concurrently. One that does not answer delays no other, and the check by ``ANSWER_S``.
- W3  What does not exist yet is not created: it is enough that it could be.
+ W1  Every problem is reported, not only the first, each on one line: where it is (the file's line, and a key or a
+     destination) and what to do about it. Tables are compared with the source also if the file has other problems.
+ W2  What is valid, but costs a lot, is reported, too: a change of the file after which destinations are seeded again.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Final
-
-from msgspec import Struct
+from typing import Final, NamedTuple
 
 from trunkline.config import ENVIRONMENT
-from trunkline.delivery.backends.ducklake_attachment import catalog_location
 from trunkline.delivery.backends.postgres_session import PostgresSession
-from trunkline.delivery.changes.columns import Columns, check_columns, check_routing, evolution
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress
+from trunkline.delivery.config.digests import address_digest, digest_of
+from trunkline.delivery.config.discovery import from_template
+from trunkline.delivery.config.readable_part import InvalidFile
+from trunkline.delivery.config.table_rules import selection_of
+from trunkline.delivery.control.contract import NoControlStore
 from trunkline.delivery.control.store import open_control_store
-from trunkline.delivery.destinations.contract import Destination
-from trunkline.delivery.destinations.ducklake import DuckLakeDestination
-from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
-from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.engine.java import find_java
 from trunkline.delivery.engine.master import check_master
+from trunkline.delivery.sources.contract import Source
 from trunkline.delivery.sources.factory import source_of
-from trunkline.errors import ConfigError, TrunklineError, Unreachable
+from trunkline.delivery.verification.destination_checks import check_destinations, unwritable
+from trunkline.delivery.verification.file_lines import FileLines
+from trunkline.delivery.verification.problems import PipelineProblem, raised_problems
+from trunkline.delivery.verification.source_checks import SourceFacts, check_source
+from trunkline.errors import ConfigError, TrunklineError
 
-ANSWER_S: Final = 15.0  # shorter: a slow server seems unreachable; longer: an unreachable one delays the check
-PROBES_MAX: Final = 16  # destinations that are probed at a time
-
-
-class PipelineProblem(Struct, frozen=True):
-    """A problem, and what to do about it."""
-
-    where: str  # a key of the file, a destination, or the file with its line
-    what: str  # and what to do
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what}" if self.where else self.what
+SHOWN_MAX: Final = 5  # names in a note
 
 
-class SourceFacts(Struct, frozen=True):
-    """The source as the check found it."""
+class Preflight(NamedTuple):
+    """What a check found."""
 
-    identity: str
-    columns: Columns
-    problem: str = ""  # why rows cannot be found by the pipeline's key and routing column
+    pipeline: Pipeline | None  # None: its file is not valid
+    problems: tuple[PipelineProblem, ...]
+    source: SourceFacts | None = None  # None: it cannot be read
+    notes: tuple[str, ...] = ()  # what will happen (W2)
 
 
-def preflight(
-    file: Path, environment: Mapping[str, str] = ENVIRONMENT
-) -> tuple[Pipeline | None, tuple[PipelineProblem, ...]]:
-    """The pipeline, if its file is valid, and all problems."""
+def preflight(file: Path, environment: Mapping[str, str] = ENVIRONMENT) -> Preflight:
     try:
         pipeline = load_pipeline(file, environment)
+    except InvalidFile as error:
+        problems = [_located(line) for line in str(error).splitlines()]
+        if error.part is not None:
+            problems += _check_source(file, error.part, error.unread)[1]
+        return Preflight(None, tuple(problems))
     except ConfigError as error:
-        return None, tuple(_located(line) for line in str(error).splitlines())
-    problems = [*_check_engine(pipeline.spark.master)]
-    source: SourceFacts | None = None
+        return Preflight(None, tuple(_located(line) for line in str(error).splitlines()))
+    lines = FileLines(file)
+    source, found = _check_source(file, pipeline)
+    unreachable = list(_check_control(pipeline, environment))
+    notes = [] if unreachable else list(_reseeds(pipeline, environment))
+    problems = [lines.of_key(each) for each in _check_engine(pipeline.spark.master)]
+    problems += [*found, *(lines.of_key(each) for each in unreachable)]
+    problems += [lines.of_destination(each) for each in check_destinations(pipeline, source)]
+    return Preflight(pipeline, tuple(problems), source, tuple(notes))
+
+
+def _check_source(
+    file: Path, pipeline: Pipeline, unread: frozenset[int] = frozenset()
+) -> tuple[SourceFacts | None, list[PipelineProblem]]:
+    """``unread``: entries of ``tables`` that have problems of their own."""
+    lines, source = FileLines(file), None
     try:
-        source = source_facts(pipeline)
+        source, found = check_source(pipeline, opened_source(pipeline), unread)
     except TrunklineError as error:
-        problems.append(PipelineProblem("source", str(error).removeprefix("source: ")))
-    if source is not None:
-        problems += _check_source(pipeline, source.columns)
-        problems += [PipelineProblem("source", source.problem)] if source.problem else []
-    problems += _check_control(pipeline, environment)
-    problems += check_destinations(pipeline, source)
-    return pipeline, tuple(problems)
+        found = [PipelineProblem("source", str(error).removeprefix("source: "))]
+    return source, [lines.of_key(each) for each in found]
 
 
 def _located(line: str) -> PipelineProblem:
-    """A line of a loader's error: ``FILE:LINE: KEY: what``."""
-    where, colon, what = line.partition(": ")
-    return PipelineProblem(where, what) if colon else PipelineProblem("", line)
+    """A line of a loader's error: ``FILE:LINE: KEY: what``; some have no key."""
+    spot, colon, rest = line.partition(": ")
+    where, _, what = rest.partition(": ")
+    if not colon:
+        return PipelineProblem("", line)
+    return PipelineProblem(where, what, spot) if what and " " not in where else PipelineProblem("", rest, spot)
 
 
-# -------------------------------------------------------------------------------------- source, Spark, control store
-
-
-def source_facts(pipeline: Pipeline) -> SourceFacts:
-    """Raises if the source is unreachable, has no such table, or has an unsupported format."""
-    source = source_of(pipeline.source)
-    state = source.state(0)
-    columns, problem = source.columns(state.version), ""
-    if {pipeline.routing.column, *pipeline.key} <= {column.name for column in columns}:
-        try:
-            source.check_keys(pipeline.key, pipeline.routing.column)
-        except ConfigError as error:
-            problem = str(error)
-    return SourceFacts(state.identity, columns, problem)
-
-
-def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[PipelineProblem]:
-    sound = []
-    for column in columns:
-        found = list(_raised_problems("source", lambda each=column: check_columns([each], (), None)))  # type: ignore[misc]
-        yield from found
-        sound += [] if found else [column]
-    if together := list(_raised_problems("source", lambda: check_columns(sound, (), None))):
-        yield from together
-        return
-    broken = {column.name for column in columns} - {column.name for column in sound}
-    for name in pipeline.key:
-        if name not in broken:
-            yield from _raised_problems("key", lambda each=name: check_columns(sound, (each,), None))  # type: ignore[misc]
-    routing = pipeline.routing.column
-    if routing in broken:
-        return
-    yield from _raised_problems("routing.column", lambda: check_columns(sound, (), routing))
-    yield from _raised_problems("routing.column", lambda: check_routing(sound, routing))
-
-
-def _raised_problems(where: str, check: Callable[[], object]) -> Iterator[PipelineProblem]:
-    try:
-        check()
-    except (ConfigError, Unreachable) as error:
-        yield PipelineProblem(where, str(error).removeprefix(f"{where}: "))
+def opened_source(pipeline: Pipeline) -> Source:
+    """Connects to nothing."""
+    return source_of(pipeline.source, selection_of(pipeline))
 
 
 def _check_engine(master: str) -> Iterator[PipelineProblem]:
     if importlib.util.find_spec("pyspark") is None:
         yield PipelineProblem("spark", "PySpark is not installed; install trunkline[delivery]")
     if "PYSPARK_GATEWAY_PORT" not in ENVIRONMENT:  # otherwise spark-submit brings Java along
-        yield from _raised_problems("spark", find_java)
-    yield from _raised_problems("spark.master", lambda: check_master(master))
+        yield from raised_problems("spark", find_java)
+    yield from raised_problems("spark.master", lambda: check_master(master))
 
 
 def _check_control(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[PipelineProblem]:
     control = pipeline.control
     kind, _, place = control.store.partition(":")
     if kind == "sqlite" and not Path(place).exists():
-        yield from (PipelineProblem("control.store", why) for why in _unwritable(Path(place).parent, must_exist=True))
+        yield from (PipelineProblem("control.store", why) for why in unwritable(Path(place).parent, must_exist=True))
         return
     try:
         if kind == "postgres":
@@ -167,100 +129,29 @@ def _check_control_server(dsn: str, password: str | None) -> Iterator[PipelinePr
         )
 
 
-def _unwritable(folder: Path, *, must_exist: bool = False) -> Iterator[str]:
-    """Why nothing can be created in a directory, which may not exist yet."""
-    if must_exist and not folder.is_dir():
-        yield f"there is no directory {folder}; create it"
-        return
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    if not there.is_dir():
-        yield f"{there} is not a directory; choose another path"
-    elif not os.access(there, os.W_OK | os.X_OK):
-        yield f"{there} is not writable; change its permissions, or choose another path"
-
-
-# ---------------------------------------------------------------------------------------------------- destinations
-
-
-def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[PipelineProblem]:
-    """Probe every destination of the file, with a limit of ``ANSWER_S`` for the next answer (W2)."""
-    waiting: queue.SimpleQueue[DestinationConfig] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[tuple[str, list[PipelineProblem]]] = queue.SimpleQueue()
-    probed: set[str] = set()
-    for destination in pipeline.destinations:
-        waiting.put(destination)
-
-    def probe() -> None:
-        with closing(AttachedLakes()) as lakes:  # its own: a catalog that hangs must not block the others
-            while True:
-                try:
-                    destination = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                probed.add(destination.name)
-                try:
-                    problems = list(_destination_problems(destination, source, lakes))
-                except Exception as error:  # of a library: it is this destination's problem, and stops no other
-                    problems = [PipelineProblem(destination.name, f"cannot be probed: {error!r}")]
-                answers.put((destination.name, problems))
-
-    for _ in range(min(PROBES_MAX, len(pipeline.destinations))):
-        threading.Thread(target=probe, name="probe", daemon=True).start()  # one that hangs does not outlive the process
-    found: dict[str, list[PipelineProblem]] = {}
-    while len(found) < len(pipeline.destinations):
-        try:
-            name, problems = answers.get(timeout=ANSWER_S)
-        except queue.Empty:
-            break
-        found[name] = problems
-    for each in pipeline.destinations:
-        silent = (
-            f"does not answer within {ANSWER_S:.0f} s"
-            if each.name in probed
-            else "was not probed: others do not answer"
-        )
-        found.setdefault(each.name, [PipelineProblem(each.name, f"{silent}; check its address and the network")])
-    return [problem for each in pipeline.destinations for problem in found[each.name]]
-
-
-def _destination_problems(
-    destination: DestinationConfig, source: SourceFacts | None, lakes: AttachedLakes
-) -> Iterator[PipelineProblem]:
-    name, address = destination.name, destination.address
-    if (place := _future_directory(address)) is not None:
-        yield from (PipelineProblem(name, why) for why in _unwritable(place))
-        return
+def _reseeds(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[str]:
+    """Destinations whose rows the file decides otherwise than the one that runs (W2)."""
+    control = pipeline.control
+    password = environment.get(control.password_env or "")
     try:
-        with closing(_opened(address, lakes)) as opened:
-            standing, columns = opened.standing(), opened.columns()
-    except TrunklineError as error:
-        yield PipelineProblem(name, str(error))
+        with closing(open_control_store(control.store, password, create=False)) as store:
+            record = store.configurations.record(pipeline.name)
+            known = store.configurations.digests(pipeline.name)
+            held = store.configurations.address_digests(pipeline.name)
+    except NoControlStore:
         return
-    if columns is None:
-        return
-    if standing is None:
-        if not destination.replace_existing:
-            why = "the table exists and was not delivered; choose another, or set replace_existing: true to replace it"
-            yield PipelineProblem(name, why)
-    elif source is not None and standing.source != source.identity:
-        why = f"its rows are of another source table ({standing.source}, not {source.identity}); choose another table"
-        yield PipelineProblem(name, f"{why}, or reseed it to replace them")
-    elif source is not None:
-        difference = evolution(source.columns, columns)
-        yield from (PipelineProblem(name, f"{why}; fix it, or reseed the destination") for why in difference.problems)
+    present = list(pipeline.destinations)
+    if pipeline.discover is not None and record is not None:
+        present += [from_template(pipeline.discover, value) for value in record.discovered.values()]
 
+    def changes(each: DestinationConfig) -> bool:
+        before = {known.get(each.name, ""), held.get(address_digest(each), "")}
+        return not before <= {"", digest_of(pipeline, each)}
 
-def _opened(address: Address, lakes: AttachedLakes) -> Destination:
-    return DuckLakeDestination(address, lakes) if isinstance(address, LakeAddress) else open_destination(address)
-
-
-def _future_directory(address: Address) -> Path | None:
-    """The directory in which a destination of files will be created, if it does not exist yet (W3)."""
-    match address:
-        case DeltaAddress(path=path) if not Path(path).exists():
-            return Path(path).parent
-        case LakeAddress(catalog=catalog):
-            kind, place = catalog_location(catalog)
-            if kind != "postgres" and not Path(place).exists():
-                return Path(place).parent
-    return None
+    changed = [each.name for each in present if changes(each)]
+    if changed:
+        listed = ", ".join(changed[:SHOWN_MAX]) + (
+            f" and {len(changed) - SHOWN_MAX} more" if changed[SHOWN_MAX:] else ""
+        )
+        what = "1 destination" if len(changed) == 1 else f"{len(changed):,} destinations"
+        yield f"this change reseeds {what}: {listed}"

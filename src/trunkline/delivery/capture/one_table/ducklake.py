@@ -25,7 +25,7 @@ from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, ChangeKind
 from trunkline.delivery.changes.versions import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, SourceState, Survey
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, SourceState, TableSurvey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.errors import ProtocolError, SourceExpired
 
@@ -138,6 +138,6 @@ def _restored(held: LakePosition, mark: str) -> str:
     return f"the lake was restored from a backup: its version {held.version} has changed" if differs else ""
 
 
-def _all_of(survey: Survey) -> ReadRequest:
+def _all_of(survey: TableSurvey) -> ReadRequest:
     columns = survey.columns
     return ReadRequest(columns, tuple(column.name for column in columns), columns[0].name, survey.mark)

@@ -21,8 +21,8 @@ from psycopg import sql
 
 from trunkline.delivery.capture.postgres.pgoutput import Relation, RelationColumn
 from trunkline.delivery.capture.postgres.values import type_of
-from trunkline.delivery.capture.table_patterns import TablePatterns
 from trunkline.delivery.changes.schemas import Identity, SchemaChange, SourceColumn, TableSchema
+from trunkline.delivery.config.table_patterns import TablePatterns
 
 TABLES: Final = """
 SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'r', c.relfilenode::bigint,

@@ -41,8 +41,8 @@ from trunkline.delivery.capture.postgres.shape_changes import Changed, Recapture
 from trunkline.delivery.capture.postgres.snapshots import seen_of
 from trunkline.delivery.capture.postgres.table_obstacles import obstacle_of_shape, obstacles
 from trunkline.delivery.capture.source import SchemaUnit, Unit
-from trunkline.delivery.capture.table_patterns import TablePatterns
 from trunkline.delivery.changes.schemas import Catalog, SchemaChange, TableSchema
+from trunkline.delivery.config.table_patterns import TablePatterns
 from trunkline.errors import Unreachable
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from trunkline.delivery.capture.postgres.table_obstacles import (
     obstacle_of_columns,
     rights_of,
 )
-from trunkline.delivery.capture.table_patterns import TablePatterns, exact_name
+from trunkline.delivery.config.table_patterns import TablePatterns, exact_name
 from trunkline.errors import ConfigError, Unreachable
 from trunkline.plural import plural
 

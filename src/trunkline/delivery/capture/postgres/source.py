@@ -51,7 +51,7 @@ from trunkline.delivery.capture.source import (
     Unit,
     Watermark,
 )
-from trunkline.delivery.capture.table_patterns import TablePatterns
+from trunkline.delivery.config.table_patterns import TablePatterns
 from trunkline.errors import ConfigError, TrunklineError, Unreachable
 
 logger = logging.getLogger(__name__)

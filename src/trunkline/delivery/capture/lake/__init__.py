@@ -1,0 +1,1 @@
+"""Capture of several tables of a DuckLake into one log."""
