@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -302,6 +305,28 @@ def test_a_start_that_fails_late_removes_what_it_made(shop: Shop, monkeypatch: p
     source.reach()
     assert source.open(SourceStart(0, None, create=True)).slot is SlotState.PRESENT
     source.close()
+
+
+def test_a_start_that_fails_removes_its_slot_also_while_the_server_has_yet_to_see_that_the_stream_ended(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shop.left()
+    goes_on = list[threading.Timer]()
+
+    def fail(tables: KnownTables) -> list[Any]:
+        with psycopg.connect(shop.dsn) as connection:
+            query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+            [(pid,)] = connection.execute(query, (shop.slot,)).fetchall()
+        os.kill(pid, signal.SIGSTOP)
+        goes_on.append(threading.Timer(1.0, os.kill, (pid, signal.SIGCONT)))
+        goes_on[0].start()
+        raise Unreachable("the server fails now")
+
+    monkeypatch.setattr(KnownTables, "begin", fail)
+    with pytest.raises(Unreachable, match="fails now"):
+        PostgresSource(shop.database).open(SourceStart(0, None, create=True))
+    goes_on[0].join()
+    assert shop.left() == before
 
 
 def test_the_command_says_what_is_wrong_and_ends_with_the_server_and_the_cluster_as_before(

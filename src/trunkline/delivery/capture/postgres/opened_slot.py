@@ -61,7 +61,7 @@ def opened_slot(
             stream.drop_slot(slot)
         with session.reporting() as connection:
             make.publication(connection, slot)
-        make.slot(slot)
+        make.slot(slot, stream.backend)
         stream.create_slot(slot, failover=failover)
         state = SlotState.PRESENT
     if state is SlotState.PRESENT:
