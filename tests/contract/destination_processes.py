@@ -21,7 +21,7 @@ from contract.destination_place import Change, Doing, OneTable, Plan, Row, Site,
 from trunkline.delivery.destinations.contract import Applied, MemberResult, MemberTables, Place, Standing
 from trunkline.errors import Refused, TrunklineError, Unreachable
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 180.0  # of a child on a loaded machine; longer: one that hangs is found later
 TRIES: Final = 400  # of a call that another process keeps from the place
 
 OneStep = tuple[Plan, list[Change]] | tuple[Plan, list[Row]]
