@@ -5,7 +5,8 @@ Rules
      ``columns`` and ``filter`` replace those of the pipeline; to ``mask`` and ``computed`` it adds, so that no entry
      uncovers a column that the pipeline masks, unless it names that column itself.
  R2  ``columns`` and ``mask`` of the pipeline are about every table of a set: a column that a table lacks is passed
-     over. What an entry, or a pipeline of one table, names must be there.
+     over. What an entry, or a pipeline of one table, names must be there. A column whose name differs from it in case
+     only is refused, unless the entry names it: what a mask hides in one table must not show in another.
  R3  ``key`` and ``routing`` name columns as the destinations have them: renamed and computed ones, too. Routing may
      also be by a column of the source that is not delivered. A primary key of the source follows ``rename``.
  R4  Every error names the table, the entry with its line, and what to do.
@@ -89,9 +90,29 @@ def _check_named(pipeline: Pipeline, entry: TableConfig | None, name: str, names
     if missing := [each for each in _required(pipeline, entry) if each not in names]:
         what = "which the entry names" if entry is not None else "which the file names"
         raise _refusal(pipeline, name, f"has no column {missing[0]!r}, {what};{_has(names)}")
+    if entry is not None:
+        _check_case(pipeline, entry, name, names)
     wanted = _columns(pipeline, entry).include
     if wanted and not any(each in names for each in wanted):
         raise _refusal(pipeline, name, f"has none of the columns of columns.include;{_has(names)}")
+
+
+def _check_case(pipeline: Pipeline, entry: TableConfig, name: str, names: Sequence[str]) -> None:
+    """R2, of the columns that the pipeline names for every table."""
+    columns = (pipeline.columns if entry.columns is None else None) or NO_COLUMNS
+    listed = {"columns.include": columns.include, "columns.exclude": columns.exclude}
+    listed |= {"columns.rename": tuple(columns.rename), "mask": tuple(pipeline.mask)}
+    own = frozenset(_required(pipeline, entry))
+    folded = {each.lower(): each for each in names if each not in own}
+    for where, wanted in listed.items():
+        for each in wanted:
+            if each not in names and (other := folded.get(each.lower())) is not None:
+                raise _refusal(
+                    pipeline,
+                    name,
+                    f"has the column {other!r}, and {where} of the pipeline is about {each!r}, which differs in case only; "
+                    f"name {other!r} in {where} of an entry of its own, or leave the table out",
+                )
 
 
 def _delivered(shape: Shape | None, names: Sequence[str]) -> list[str]:

@@ -47,7 +47,13 @@ def mask_secret(variable: str | None) -> bytes:
 
 
 def hashable(kind: str) -> bool:
-    return not kind.endswith("[]")
+    """Whether values of a type travel, and have a text."""
+    try:
+        arrow_type(Column("", kind))
+        text_of(kind)
+    except ConfigError:
+        return False
+    return True
 
 
 def hashed(values: pa.ChunkedArray, kind: str, key: bytes) -> pa.ChunkedArray:
