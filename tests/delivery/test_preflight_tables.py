@@ -349,7 +349,9 @@ def test_an_empty_pattern_hides_no_other_problem(site: Site) -> None:
     ]
 
 
-@pytest.mark.parametrize("part", ["mask: {email: ~}", "columns: {exclude: [email]}", "columns: {rename: {email: mail}}"])
+@pytest.mark.parametrize(
+    "part", ["mask: {email: ~}", "columns: {exclude: [email]}", "columns: {rename: {email: mail}}"]
+)
 def test_a_column_that_differs_in_case_from_one_that_the_pipeline_names_is_not_passed_over(
     site: Site, part: str
 ) -> None:

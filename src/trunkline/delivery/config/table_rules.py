@@ -140,6 +140,14 @@ def watched_columns(pipeline: Pipeline, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*_masks(pipeline, entry), *chosen.exclude]))
 
 
+def named_columns(pipeline: Pipeline, name: str) -> tuple[str, ...]:
+    """Columns of a table that the file delivers by name."""
+    selection = selection_of(pipeline)
+    number = None if selection is None else selection.entry(name)
+    chosen = _columns(pipeline, None if number is None else pipeline.tables[number])
+    return (*chosen.include, *chosen.rename)
+
+
 def hides_anything(pipeline: Pipeline) -> bool:
     """Whether values, columns or rows of any table are not delivered as they are."""
     parts: list[Pipeline | TableConfig] = [pipeline, *pipeline.tables]

@@ -45,7 +45,9 @@ def apply_drafts(pipeline: TaskPipeline, work: Work, drafts: Iterable[MemberDraf
 def _behind(draft: MemberDraft, through: int) -> TrunklineError:
     at = draft.member.expected
     if mirror := draft.target.seed_from:
-        return Unreachable(f"{mirror}, which it copies, is at version {through}, and its history at {at}; waiting for it")
+        return Unreachable(
+            f"{mirror}, which it copies, is at version {through}, and its history at {at}; waiting for it"
+        )
     return DestinationHalted(
         f"it has the history of its rows up to version {at}, and the source is at {through}: the source went back; reseed "
         "it with --discard-history, or give it other tables"
