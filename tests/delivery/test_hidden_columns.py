@@ -277,7 +277,8 @@ def test_a_record_of_before_identities_were_recorded_gets_them_at_the_first_wind
 # ------------------------------------------------------------------------------------------- names that are taken again
 
 TAKEN_AGAIN = (
-    "BEGIN; ALTER TABLE lake.customers RENAME COLUMN email TO mail; ALTER TABLE lake.customers ADD COLUMN email VARCHAR; "
+    "BEGIN; ALTER TABLE lake.customers RENAME COLUMN email TO mail; "
+    "ALTER TABLE lake.customers ADD COLUMN email VARCHAR; "
     "INSERT INTO lake.customers VALUES (2, 'acme', 'bob@example.org', NULL); COMMIT"
 )
 
@@ -315,7 +316,7 @@ def numbered(source: SetSource, version: int, *numbers: int) -> list[SourceTable
     return [replace(table, numbers=numbers) for table in source.tables(version)]
 
 
-def test_columns_that_are_numbered_anew_or_named_are_no_reason_to_halt(store: ControlStore) -> None:
+def test_columns_that_are_numbered_again_or_named_are_no_reason_to_halt(store: ControlStore) -> None:
     source = SetSource(customers=memory_table("id BIGINT, email VARCHAR, phone VARCHAR"))
     guard(source, store).check(numbered(source, 1, 1, 3, 4), 1)
     source.commit(customers=memory_table("id BIGINT, email VARCHAR, phone VARCHAR"))

@@ -110,8 +110,8 @@ def _check_case(pipeline: Pipeline, entry: TableConfig, name: str, names: Sequen
                 raise _refusal(
                     pipeline,
                     name,
-                    f"has the column {other!r}, and {where} of the pipeline is about {each!r}, which differs in case only; "
-                    f"name {other!r} in {where} of an entry of its own, or leave the table out",
+                    f"has the column {other!r}, and {where} of the pipeline is about {each!r}, which differs in case "
+                    f"only; name {other!r} in {where} of an entry of its own, or leave the table out",
                 )
 
 

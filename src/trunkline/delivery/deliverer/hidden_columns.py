@@ -18,8 +18,8 @@ Rules
      name hides columns or rows of it, and the one that counts now does not; unless the latter names this table alone,
      and was not there for another one of the same name before.
  H6  A column that the pipeline hides, and that has another name though another column has its name now, is
-     ``ConfigError``, in the same way, if the source numbers its columns; unless ``columns.include`` or ``columns.rename``
-     names it.
+     ``ConfigError``, in the same way, if the source numbers its columns; unless ``columns.include`` or
+     ``columns.rename`` names it.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class HiddenColumns:
             if now is not None and now != name and now not in allowed and not (now in seen.columns and renumbered):
                 what = f"{spot(self._pipeline, table.name)}: table {table.name}" if table.name else "the source's table"
                 raise ConfigError(
-                    f"{what} has the column {name!r}, which `mask` or `columns.exclude` hides, under the name {now!r} now, "
-                    f"and another column has its name; hide {now!r}, too, or, if it needs not be hidden, name it in "
+                    f"{what} has the column {name!r}, which `mask` or `columns.exclude` hides, under the name {now!r} "
+                    f"now, and another column has its name; hide {now!r}, too, or, if that is not needed, name it in "
                     "`columns.include` or `columns.rename`, and restart the deliverer"
                 )
 

@@ -49,8 +49,8 @@ def _behind(draft: MemberDraft, through: int) -> TrunklineError:
             f"{mirror}, which it copies, is at version {through}, and its history at {at}; waiting for it"
         )
     return DestinationHalted(
-        f"it has the history of its rows up to version {at}, and the source is at {through}: the source went back; reseed "
-        "it with --discard-history, or give it other tables"
+        f"it has the history of its rows up to version {at}, and the source is at {through}: the source went back; "
+        "reseed it with --discard-history, or give it other tables"
     )
 
 
