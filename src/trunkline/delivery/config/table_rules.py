@@ -19,9 +19,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from trunkline.config import ENVIRONMENT
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
-from trunkline.delivery.changes.shape import Mask, Shape
+from trunkline.delivery.changes.shape import Mask, Shape, secret_mark
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.config.table_patterns import Selection, exact_name
 from trunkline.delivery.config.tree import ColumnsConfig, Pipeline, TableConfig
@@ -239,6 +240,8 @@ def _shape(pipeline: Pipeline, entry: TableConfig | None, names: Sequence[str]) 
     kept = [name for name in names if name not in columns.exclude and (not columns.include or name in columns.include)]
     masks = {name: mask for name, mask in _masks(pipeline, entry).items() if name in kept}
     hashes = any(mask.kind == "hash" for mask in masks.values())
+    secret_env = (own.mask_secret_env or pipeline.mask_secret_env) if hashes else None
+    secret = ENVIRONMENT.get(secret_env or "", "").encode("utf-8", "surrogateescape")
     shape = Shape(
         include=tuple(name for name in columns.include if name in names),
         exclude=tuple(name for name in columns.exclude if name in names),
@@ -246,6 +249,7 @@ def _shape(pipeline: Pipeline, entry: TableConfig | None, names: Sequence[str]) 
         filter=pipeline.filter if own.filter is None else own.filter,
         mask=masks,
         computed=pipeline.computed | own.computed,
-        secret_env=(own.mask_secret_env or pipeline.mask_secret_env) if hashes else None,
+        secret_env=secret_env,
+        secret_mark=secret_mark(secret) if secret else "",
     )
     return None if shape == Shape() else shape
