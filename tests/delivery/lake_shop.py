@@ -26,7 +26,7 @@ class Shop:
     """Jobs run in this process."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self.lake = Lake(
             folder,
             CUSTOMERS.format("customers"),
@@ -39,7 +39,7 @@ class Shop:
         destinations = tuple(
             DestinationConfig(
                 name=name,
-                address=DeltaAddress(f"{self._folder}/{name}/{{table}}"),
+                address=DeltaAddress(f"{self.folder}/{name}/{{table}}"),
                 values=("acme",),
                 mode="mirror",
                 duplicates="halt",
@@ -73,7 +73,7 @@ class Shop:
             )
 
     def store(self) -> closing[ControlStore]:
-        return closing(open_control_store(f"sqlite:{self._folder}/control.db"))
+        return closing(open_control_store(f"sqlite:{self.folder}/control.db"))
 
     def held(self, pipeline: Pipeline, name: str = "acme") -> str:
         """All that a destination shows of its customers."""

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from delivery.lake_shop import CUSTOMERS, Shop
 from delivery.set_source import SetSource, memory_table
-from delivery.task_pipelines import NAME, task_pipeline_of
+from delivery.task_pipelines import NAME, opened_rows, task_pipeline_of
 from trunkline.delivery.changes.shape import Mask
+from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import (
     ColumnsConfig,
     TableConfig,
@@ -23,6 +24,7 @@ from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.delivery.deliverer.assembly import pipeline_source, task_pipeline
 from trunkline.delivery.deliverer.hidden_columns import HiddenColumns
 from trunkline.delivery.job.table_works import known_tables
+from trunkline.delivery.sources.contract import SourceTable
 from trunkline.delivery.verification.repair import repair_together
 from trunkline.delivery.verification.verify import verify_together
 from trunkline.errors import ConfigError
@@ -270,3 +272,74 @@ def test_a_record_of_before_identities_were_recorded_gets_them_at_the_first_wind
     guarded.begin(1)
     with pytest.raises(ConfigError, match=r"was public\.customers"):
         guarded.check(source.tables(2), 2)
+
+
+# ------------------------------------------------------------------------------------------- names that are taken again
+
+TAKEN_AGAIN = (
+    "BEGIN; ALTER TABLE lake.customers RENAME COLUMN email TO mail; "
+    "ALTER TABLE lake.customers ADD COLUMN email VARCHAR; "
+    "INSERT INTO lake.customers VALUES (2, 'acme', 'bob@example.org', NULL); COMMIT"
+)
+
+
+@pytest.mark.parametrize("reseed", [False, True])
+def test_a_hidden_column_under_another_name_stays_hidden_though_a_new_one_has_its_name(
+    shop: Shop, hiding: dict[str, Any], reseed: bool
+) -> None:
+    pipeline = shop.pipeline(**hiding)
+    assert shop.run(pipeline) == ""
+    shop.lake.run(TAKEN_AGAIN)
+    said = shop.run(pipeline, reseed=reseed)
+    assert "table main.customers has the column 'email'" in said
+    assert "under the name 'mail' now" in said
+    assert "example.org" not in shop.held(pipeline)
+    if "mask" in hiding:
+        answered = shop.pipeline(mask={"email": NULL, "mail": NULL})
+    else:
+        answered = shop.pipeline(columns=ColumnsConfig(exclude=("email", "mail")))
+    assert shop.run(answered) == ""
+    assert "example.org" not in shop.held(answered)
+
+
+def test_a_pipeline_of_one_table_keeps_such_a_column_hidden_too(shop: Shop) -> None:
+    one = replace(shop.pipeline(mask={"email": NULL}, tables=()), source=replace(shop.lake.address, table="customers"))
+    one = replace(one, destinations=(replace(one.destinations[0], address=DeltaAddress(str(shop.folder / "one"))),))
+    assert shop.run(one) == ""
+    shop.lake.run(TAKEN_AGAIN)
+    assert "the source's table has the column 'email'" in shop.run(one)
+    with opened_rows(one.destinations[0].address) as (_, batches):
+        assert "example.org" not in str([batch.to_pylist() for batch in batches])
+
+
+def numbered(source: SetSource, version: int, *numbers: int) -> list[SourceTable]:
+    return [replace(table, numbers=numbers) for table in source.tables(version)]
+
+
+def test_columns_that_are_numbered_again_or_named_are_no_reason_to_halt(store: ControlStore) -> None:
+    source = SetSource(customers=memory_table("id BIGINT, email VARCHAR, phone VARCHAR"))
+    guard(source, store).check(numbered(source, 1, 1, 3, 4), 1)
+    source.commit(customers=memory_table("id BIGINT, email VARCHAR, phone VARCHAR"))
+    guard(source, store).check(numbered(source, 2, 1, 2, 3), 2)  # the database was restored from a dump
+    source.commit(customers=memory_table("id BIGINT, phone VARCHAR, email VARCHAR"))
+    with pytest.raises(ConfigError, match=r"'email'.*under the name 'phone' now"):
+        guard(source, store).check(numbered(source, 3, 1, 2, 3), 3)  # they exchanged their names
+    guard(source, store, "email", "phone").check(numbered(source, 3, 1, 2, 3), 3)
+
+
+def test_a_record_without_numbers_gets_them_at_the_first_window(store: ControlStore) -> None:
+    source = SetSource(customers=memory_table(BEFORE))
+    (table,) = source.tables(1)
+    store.seen_columns.write(NAME, {table.name: SeenTable(1, ("id", "tenant", "email"), table.identity)})
+    watch = guard(source, store)
+    watch._source = NumberedSource(source)  # type: ignore[assignment]
+    watch.begin(1)
+    assert store.seen_columns.read(NAME)[table.name].numbers == (1, 2, 3)
+
+
+class NumberedSource:
+    def __init__(self, source: SetSource) -> None:
+        self._source = source
+
+    def tables(self, version: int) -> list[SourceTable]:
+        return numbered(self._source, version, 1, 2, 3)

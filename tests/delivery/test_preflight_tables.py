@@ -302,3 +302,63 @@ def test_names_that_mode_history_uses_are_refused_also_of_renamed_and_computed_c
         f"shop.yaml:6: tables[1]: table public.c: column '_current' {why}",
         f"shop.yaml:8: tables[3]: table public.o: column '_valid_from' {why}",
     ]
+
+
+def test_a_change_that_seeds_a_mirror_again_may_change_its_columns_and_a_history_keeps_them(site: Site) -> None:
+    text = ALL + TO_POSTGRES + "control: {store: 'sqlite:control.db'}\n"
+    source = ScriptedTables(table("public.a", "id", "tenant", "x"))
+    site.check(text, source)
+    pipeline = load_pipeline(site.file, {})
+    with closing(open_control_store(pipeline.control.store)) as store:
+        digests = {each.name: digest_of(pipeline, each) for each in pipeline.destinations}
+        store.configurations.configure("shop", pipeline_digest(pipeline), digests, None, None)
+    held = {("public", "a"): columns("id", "tenant", "x")}
+    site.place = ScriptedPlace(held, {"shop/acme": Standing(3, 1, "shop")})
+    changed = site.check(text + "columns: {exclude: [x]}\n", source)
+    assert (changed.problems, changed.notes) == ((), ("this change reseeds 1 destination: acme",))
+    history = ALL + "mode: history\n" + TO_POSTGRES + "control: {store: 'sqlite:control.db'}\n"
+    assert "column 'x' is not in the source" in site.problems(history + "columns: {exclude: [x]}\n", source)[0]
+
+
+def test_columns_that_postgres_cannot_hold_are_named_before_anything_runs(site: Site) -> None:
+    long = "n" * 64
+    source = ScriptedTables(table("public.a", "id", "tenant", long, "list DECIMAL(9,2)[]"))
+    name, kind = site.problems(ALL + TO_POSTGRES, source)
+    assert name.startswith(f"shop.yaml:5: acme: table public.a: column '{long}': PostgreSQL allows names of up to 63")
+    assert kind.startswith("shop.yaml:5: acme: table public.a: column 'list' is DECIMAL(9,2)[], which a PostgreSQL")
+    assert site.problems(ALL + f"columns: {{rename: {{{long}: n}}, exclude: [list]}}\n" + TO_POSTGRES, source) == []
+
+
+def test_a_hash_of_a_type_that_cannot_be_delivered_is_named(site: Site) -> None:
+    source = ScriptedTables(table("public.a", "id", "tenant", "size INT128", "list VARCHAR[]"))
+    text = ALL + "mask: {size: hash, list: hash}\nmask_secret_env: HOME\n" + TO_POSTGRES
+    site.file.write_text(text)
+    site._source = source
+    found = [str(each) for each in checks.preflight(site.file, {"HOME": "x"}).problems]
+    assert ["INT128 values cannot be hashed" in found[0], "VARCHAR[] values cannot be hashed" in found[1]] == [True] * 2
+
+
+def test_an_empty_pattern_hides_no_other_problem(site: Site) -> None:
+    found = site.problems(SET + 'tables: ["", {table: ""}, {tabel: a}, public.b]\n' + TO_POSTGRES, ScriptedTables())
+    assert [each.partition(": ")[2].partition(":")[0] for each in found] == [
+        "tables[0]",
+        "tables[1].table",
+        "tables[2].tabel",
+        "tables[2].table",
+        "tables[3]",
+    ]
+
+
+@pytest.mark.parametrize(
+    "part", ["mask: {email: ~}", "columns: {exclude: [email]}", "columns: {rename: {email: mail}}"]
+)
+def test_a_column_that_differs_in_case_from_one_that_the_pipeline_names_is_not_passed_over(
+    site: Site, part: str
+) -> None:
+    source = ScriptedTables(table("public.a", "id", "tenant", "email"), table("public.b", "id", "tenant", "Email"))
+    [found] = site.problems(ALL + part + "\n" + TO_POSTGRES, source)
+    assert "table public.b has the column 'Email'" in found
+    assert "is about 'email', which differs in case only; name 'Email' in" in found
+    answered = SET + "tables: [{table: public.b, columns: {include: [id, tenant, Email]}}, public.*]\n"
+    answered += part + "\n" + TO_POSTGRES
+    assert site.problems(answered, source) == []

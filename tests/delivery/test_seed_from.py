@@ -359,3 +359,23 @@ def test_the_tables_of_a_delta_mirror_are_read_as_of_one_moment(
     orders, customers = (sum(batch.num_rows for batch in batches) for batches in rows)
     end()
     assert (standing.position, orders, customers) == (shop.log.last, 6, 10)
+
+
+def test_a_copy_that_keeps_a_history_waits_for_a_mirror_that_is_behind_it(shop: TrimmedShop, plain: Targets) -> None:
+    mirror, first, second = plain
+    delivery = direct(shop, (mirror, replace(first, mode="history"), second))
+    seed_mirror(delivery)
+    assert {each.outcome for each in copied(delivery).values()} == {Outcome.APPLIED}
+    newest = shop.write(1, 2, 3)
+    flush(delivery, *TENANTS, through=newest)
+    before = held_rows(delivery, first.name)
+    found = copied(delivery)
+    assert {name: each.outcome for name, each in found.items()} == {
+        first.name: Outcome.TRANSIENT,
+        second.name: Outcome.APPLIED,
+    }
+    assert "waiting for it" in found[first.name].error
+    assert held_rows(delivery, first.name) == before
+    flush(delivery, "everything", through=newest)
+    assert copied(delivery, first.name)[first.name].outcome is Outcome.APPLIED
+    assert held_rows(delivery, first.name) == before

@@ -368,3 +368,22 @@ def test_every_delivery_is_one_transaction_of_the_place(make: Make) -> None:
         "bolt": Outcome.APPLIED,
     }
     assert_equal(delivery, source, "acme", "bolt")
+
+
+def test_a_history_does_not_follow_a_source_that_went_back_unless_it_is_discarded(make: Make) -> None:
+    source = shop()
+    delivery = direct(source, *(replace(target, mode="history") for target in tenants(make)))
+    delivery.seed()
+    source.put("orders", order(1, "acme", 2.0))
+    source.put("orders", order(1, "acme", 3.0))
+    delivery.flush()
+    before = spans(delivery, "acme", "orders")
+    del source.states[1:]  # restored from a backup
+    source.put("orders", order(1, "acme", 9.0))
+    report = seed_portion(delivery.work, seed_work(delivery.work, 2), delivery.portion())
+    assert {each.outcome for each in report.results} == {Outcome.PERMANENT}
+    assert all("reseed it with --discard-history" in each.error for each in report.results)
+    assert spans(delivery, "acme", "orders") == before
+    members = tuple(replace(member, discards=True) for member in delivery.portion().members)
+    all_well(seed_portion(delivery.work, seed_work(delivery.work, 2), Portion(0, members, True)))
+    assert spans(delivery, "acme", "orders") == {(1, 9.0, 2, None)}

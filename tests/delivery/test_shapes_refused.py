@@ -12,7 +12,7 @@ import pytest
 from trunkline.config import changed_environment
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import ROUTE_COLUMN
-from trunkline.delivery.changes.shape import Mask, Shape
+from trunkline.delivery.changes.shape import Mask, Shape, secret_mark
 from trunkline.delivery.shapes.expressions import CHARACTERS_MAX
 from trunkline.delivery.shapes.functions import LISTED, LISTED_MACROS, allowed_functions
 from trunkline.delivery.shapes.sealed_duckdb import sealed_duckdb
@@ -338,3 +338,13 @@ def test_a_secret_is_in_no_message_and_in_no_text_of_a_shaped_table() -> None:
         assert "hunter2" not in repr(vars(shaped)) + repr(shaped.request())
     with changed_environment({VARIABLE: ""}), pytest.raises(ConfigError, match=f"{VARIABLE} is not set or is empty"):
         list(shaped.rows(rows(email=["a"])))
+
+
+def test_a_task_with_another_secret_than_the_deliverer_hashes_nothing() -> None:
+    shape = Shape(mask={"email": Mask("hash")}, secret_env=VARIABLE, secret_mark=secret_mark(b"hunter2"))
+    with changed_environment({VARIABLE: "hunter3"}):
+        with pytest.raises(ConfigError, match=f"{VARIABLE} has another value on this machine") as caught:
+            shaped_table(shape, COLUMNS, ("id",), "tenant")
+        assert "hunter" not in str(caught.value)
+    with changed_environment({VARIABLE: "hunter2"}):
+        assert list(shaped_table(shape, COLUMNS, ("id",), "tenant").rows(rows(email=["a"])))

@@ -15,12 +15,12 @@ from typing import Final
 import msgspec
 
 from trunkline.config import ENVIRONMENT
+from trunkline.delivery.changes.shape import secret_mark
 from trunkline.delivery.config.address_rules import identity
 from trunkline.delivery.config.addresses import Address, LogAddress
 from trunkline.delivery.config.tree import DestinationConfig, Pipeline, TableConfig
 
 DIGEST_CHARS: Final = 16
-MARK_BYTES: Final = 4
 
 
 def digest_of(pipeline: Pipeline, destination: DestinationConfig) -> str:
@@ -71,7 +71,7 @@ def _shape(owner: Pipeline | TableConfig) -> dict[str, object]:
     parts = {name: getattr(owner, name) for name in ("columns", "filter", "mask", "computed")}
     if owner.mask_secret_env is not None:
         secret = ENVIRONMENT.get(owner.mask_secret_env, "").encode("utf-8", "surrogateescape")
-        parts["secret"] = hashlib.blake2b(b"trunkline mask " + secret, digest_size=MARK_BYTES).hexdigest()
+        parts["secret"] = secret_mark(secret)
     return {name: value for name, value in parts.items() if value is not None and value != {}}
 
 

@@ -44,9 +44,8 @@ def read_table(node: YamlNode, problems: Problems) -> TableConfig | None:
         wanted = f"{keys['table'].allowed}, or a mapping with the key table"
         problems.add(node, f"must be {wanted}, it is {shown(node.value)}")
         return None
-    pattern = found.get("table", "")
-    if pattern:
-        _check_pattern(node, pattern, found, problems)
+    if "table" in found:
+        _check_pattern(node, found["table"], found, problems)
     check_columns_of(node, found, problems)
     return TableConfig(**found, line=node.line) if problems.count == before else None
 

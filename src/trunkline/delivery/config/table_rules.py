@@ -5,7 +5,8 @@ Rules
      ``columns`` and ``filter`` replace those of the pipeline; to ``mask`` and ``computed`` it adds, so that no entry
      uncovers a column that the pipeline masks, unless it names that column itself.
  R2  ``columns`` and ``mask`` of the pipeline are about every table of a set: a column that a table lacks is passed
-     over. What an entry, or a pipeline of one table, names must be there.
+     over. What an entry, or a pipeline of one table, names must be there. A column whose name differs from it in case
+     only is refused, unless the entry names it: what a mask hides in one table must not show in another.
  R3  ``key`` and ``routing`` name columns as the destinations have them: renamed and computed ones, too. Routing may
      also be by a column of the source that is not delivered. A primary key of the source follows ``rename``.
  R4  Every error names the table, the entry with its line, and what to do.
@@ -18,9 +19,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from trunkline.config import ENVIRONMENT
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
-from trunkline.delivery.changes.shape import Mask, Shape
+from trunkline.delivery.changes.shape import Mask, Shape, secret_mark
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.config.table_patterns import Selection, exact_name
 from trunkline.delivery.config.tree import ColumnsConfig, Pipeline, TableConfig
@@ -89,9 +91,29 @@ def _check_named(pipeline: Pipeline, entry: TableConfig | None, name: str, names
     if missing := [each for each in _required(pipeline, entry) if each not in names]:
         what = "which the entry names" if entry is not None else "which the file names"
         raise _refusal(pipeline, name, f"has no column {missing[0]!r}, {what};{_has(names)}")
+    if entry is not None:
+        _check_case(pipeline, entry, name, names)
     wanted = _columns(pipeline, entry).include
     if wanted and not any(each in names for each in wanted):
         raise _refusal(pipeline, name, f"has none of the columns of columns.include;{_has(names)}")
+
+
+def _check_case(pipeline: Pipeline, entry: TableConfig, name: str, names: Sequence[str]) -> None:
+    """R2, of the columns that the pipeline names for every table."""
+    columns = (pipeline.columns if entry.columns is None else None) or NO_COLUMNS
+    listed = {"columns.include": columns.include, "columns.exclude": columns.exclude}
+    listed |= {"columns.rename": tuple(columns.rename), "mask": tuple(pipeline.mask)}
+    own = frozenset(_required(pipeline, entry))
+    folded = {each.lower(): each for each in names if each not in own}
+    for where, wanted in listed.items():
+        for each in wanted:
+            if each not in names and (other := folded.get(each.lower())) is not None:
+                raise _refusal(
+                    pipeline,
+                    name,
+                    f"has the column {other!r}, and {where} of the pipeline is about {each!r}, which differs in case "
+                    f"only; name {other!r} in {where} of an entry of its own, or leave the table out",
+                )
 
 
 def _delivered(shape: Shape | None, names: Sequence[str]) -> list[str]:
@@ -117,6 +139,14 @@ def watched_columns(pipeline: Pipeline, name: str) -> tuple[str, ...]:
     entry = None if number is None else pipeline.tables[number]
     chosen = _columns(pipeline, entry)
     return tuple(dict.fromkeys([*_masks(pipeline, entry), *chosen.exclude]))
+
+
+def named_columns(pipeline: Pipeline, name: str) -> tuple[str, ...]:
+    """Columns of a table that the file delivers by name."""
+    selection = selection_of(pipeline)
+    number = None if selection is None else selection.entry(name)
+    chosen = _columns(pipeline, None if number is None else pipeline.tables[number])
+    return (*chosen.include, *chosen.rename)
 
 
 def hides_anything(pipeline: Pipeline) -> bool:
@@ -210,6 +240,8 @@ def _shape(pipeline: Pipeline, entry: TableConfig | None, names: Sequence[str]) 
     kept = [name for name in names if name not in columns.exclude and (not columns.include or name in columns.include)]
     masks = {name: mask for name, mask in _masks(pipeline, entry).items() if name in kept}
     hashes = any(mask.kind == "hash" for mask in masks.values())
+    secret_env = (own.mask_secret_env or pipeline.mask_secret_env) if hashes else None
+    secret = ENVIRONMENT.get(secret_env or "", "").encode("utf-8", "surrogateescape")
     shape = Shape(
         include=tuple(name for name in columns.include if name in names),
         exclude=tuple(name for name in columns.exclude if name in names),
@@ -217,6 +249,7 @@ def _shape(pipeline: Pipeline, entry: TableConfig | None, names: Sequence[str]) 
         filter=pipeline.filter if own.filter is None else own.filter,
         mask=masks,
         computed=pipeline.computed | own.computed,
-        secret_env=(own.mask_secret_env or pipeline.mask_secret_env) if hashes else None,
+        secret_env=secret_env,
+        secret_mark=secret_mark(secret) if secret else "",
     )
     return None if shape == Shape() else shape

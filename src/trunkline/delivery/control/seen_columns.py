@@ -14,6 +14,12 @@ class SeenTable(Struct, frozen=True):
     version: int  # of the source
     columns: tuple[str, ...]  # their names
     identity: str = ""  # another table of the same name has another one; empty: an older release recorded it
+    numbers: tuple[int, ...] = ()  # of the columns, if the source numbers them and this was recorded
+
+    def now(self, name: str, numbers: Mapping[int, str]) -> str | None:
+        """The name that a column has now; ``None``: it is not known, or there is no such column."""
+        found = dict(zip(self.columns, self.numbers, strict=False)).get(name)
+        return None if found is None else numbers.get(found)
 
 
 class SeenColumns:
@@ -30,13 +36,13 @@ class SeenColumns:
                 pipeline,
             )
         return {
-            str(name): SeenTable(int(version), msgspec.json.decode(names, type=tuple[str, ...]), identity or "")
+            str(name): SeenTable(int(version), *_decoded(names, identity or ""))
             for name, version, names, identity in rows
         }
 
     def write(self, pipeline: str, found: Mapping[str, SeenTable]) -> None:
         """Record some tables; the others stay."""
-        rows = [(name, seen.version, msgspec.json.encode(seen.columns).decode()) for name, seen in found.items()]
+        rows = [(name, seen.version, _encoded(seen)) for name, seen in found.items()]
         with self._tables.writing():
             self._tables.run(
                 self._tables.given("name text", "version bigint", "names text")
@@ -54,3 +60,16 @@ class SeenColumns:
                 pipeline,
                 items=json_rows([(name, seen.identity) for name, seen in found.items()]),
             )
+
+
+def _encoded(seen: SeenTable) -> str:
+    """Names, or pairs of names and numbers."""
+    listed = list(zip(seen.columns, seen.numbers, strict=True)) if seen.numbers else seen.columns
+    return msgspec.json.encode(listed).decode()
+
+
+def _decoded(text: str, identity: str) -> tuple[tuple[str, ...], str, tuple[int, ...]]:
+    found = msgspec.json.decode(text, type=list[str | tuple[str, int]])
+    pairs = [each for each in found if not isinstance(each, str)]
+    names = tuple(each if isinstance(each, str) else each[0] for each in found)
+    return names, identity, tuple(number for _, number in pairs)

@@ -13,11 +13,13 @@ Rules
  H2  What a window or a seed is about to deliver is recorded before it is delivered.
  H3  Destinations may be at different versions: a table is compared with a record of an older version only, unless the
      source no longer has the recorded version (it was restored from a backup).
- H4  A pipeline that hides nothing, and one table, of which every named column must be there, cost nothing. Tables that
-     this process compared before are not compared again.
+ H4  A pipeline that hides nothing costs nothing. Tables that this process compared before are not compared again.
  H5  A table that was recorded under another name is ``ConfigError``, in the same way, if the entry that counts for that
      name hides columns or rows of it, and the one that counts now does not; unless the latter names this table alone,
      and was not there for another one of the same name before.
+ H6  A column that the pipeline hides, and that has another name though another column has its name now, is
+     ``ConfigError``, in the same way, if the source numbers its columns; unless ``columns.include`` or
+     ``columns.rename`` names it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from trunkline.delivery.config.table_rules import hides_anything, names_alone, newly_shown, spot, watched_columns
+from trunkline.delivery.config.table_rules import (
+    hides_anything,
+    named_columns,
+    names_alone,
+    newly_shown,
+    spot,
+    watched_columns,
+)
 from trunkline.delivery.config.tree import Pipeline
 from trunkline.delivery.control.seen_columns import SeenColumns, SeenTable
 from trunkline.delivery.sources.contract import Source, SourceTable
@@ -42,7 +51,7 @@ class HiddenColumns:
         self._source = source
         self._record = record
         self._lock = threading.Lock()
-        self._hiding = bool(pipeline.tables) and hides_anything(pipeline)  # H4
+        self._hiding = hides_anything(pipeline)  # H4
         self._watched: dict[str, frozenset[str]] = {}
         self._known: dict[str, SourceTable] = {}  # H4
         self._begun = False
@@ -71,8 +80,10 @@ class HiddenColumns:
             before = recorded.get(table.name)
             if before is None:
                 new[table.name] = _seen(table, version)
-            elif not before.identity and before.version <= version:
-                new[table.name] = replace(before, identity=table.identity)
+            elif before.version <= version:
+                new[table.name] = _completed(before, table)
+                if new[table.name] == before:
+                    del new[table.name]
         if new:
             self._record.write(self._pipeline.name, new)
 
@@ -116,6 +127,26 @@ class HiddenColumns:
                 "and restart the deliverer"
             )
 
+        if seen.identity == table.identity:
+            self._check_numbers(table, seen, hidden)
+
+    def _check_numbers(self, table: SourceTable, seen: SeenTable, hidden: frozenset[str]) -> None:
+        """H6."""
+        numbers = {number: column.name for column, number in zip(table.columns, table.numbers, strict=False)}
+        allowed = hidden | frozenset(named_columns(self._pipeline, table.name))
+        names = [column.name for column in table.columns]
+        common = [each for each in names if each in seen.columns]
+        renumbered = common == [each for each in seen.columns if each in names]  # a database restored from a dump
+        for name in sorted(hidden):
+            now = seen.now(name, numbers)
+            if now is not None and now != name and now not in allowed and not (now in seen.columns and renumbered):
+                what = f"{spot(self._pipeline, table.name)}: table {table.name}" if table.name else "the source's table"
+                raise ConfigError(
+                    f"{what} has the column {name!r}, which `mask` or `columns.exclude` hides, under the name {now!r} "
+                    f"now, and another column has its name; hide {now!r}, too, or, if that is not needed, name it in "
+                    "`columns.include` or `columns.rename`, and restart the deliverer"
+                )
+
     def _check_name(self, table: SourceTable, former: str, recorded: Mapping[str, SeenTable]) -> None:
         """H5."""
         if former == table.name:
@@ -136,4 +167,11 @@ class HiddenColumns:
 
 
 def _seen(table: SourceTable, version: int) -> SeenTable:
-    return SeenTable(version, tuple(column.name for column in table.columns), table.identity)
+    return SeenTable(version, tuple(column.name for column in table.columns), table.identity, table.numbers)
+
+
+def _completed(seen: SeenTable, table: SourceTable) -> SeenTable:
+    """With what an older release did not record."""
+    found = replace(seen, identity=seen.identity or table.identity)
+    same = found.identity == table.identity and found.columns == tuple(column.name for column in table.columns)
+    return replace(found, numbers=table.numbers) if same and not seen.numbers else found

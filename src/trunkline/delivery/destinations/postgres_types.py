@@ -95,7 +95,8 @@ def stored_type(column: Column) -> str:
     """The type of a table's column; raises ``SchemaMismatch`` for one that cannot be held."""
     if len(column.name.encode()) > NAME_BYTES_MAX:
         raise SchemaMismatch(
-            f"column {column.name!r}: PostgreSQL allows names of up to {NAME_BYTES_MAX} bytes; rename it in the source"
+            f"column {column.name!r}: PostgreSQL allows names of up to {NAME_BYTES_MAX} bytes; rename it with "
+            "`columns.rename`, or in the source"
         )
     if column.type.endswith("[]"):
         element = column.type[:-2]

@@ -18,8 +18,8 @@ from trunkline.delivery.destinations.contract import MemberResult, MemberWrite
 from trunkline.delivery.destinations.factory import cached_place, forget_place
 from trunkline.delivery.job.drafts import MemberDraft
 from trunkline.delivery.job.results import failed, succeeded
-from trunkline.delivery.job.work import TaskPipeline, Work
-from trunkline.errors import OutcomeUnknown, TrunklineError, Unreachable
+from trunkline.delivery.job.work import SeedWork, TaskPipeline, Work
+from trunkline.errors import DestinationHalted, OutcomeUnknown, TrunklineError, Unreachable
 
 logger = logging.getLogger(__name__)
 MEMBERS_MAX: Final = 200  # of a transaction; more: a failure undoes more, fewer: more commits
@@ -30,6 +30,8 @@ def apply_drafts(pipeline: TaskPipeline, work: Work, drafts: Iterable[MemberDraf
     results: list[Result] = []
     places: dict[int, list[MemberDraft]] = {}
     for draft in drafts:
+        if isinstance(work, SeedWork) and draft.error is None and draft.goes_back(work.through):
+            draft.error = _behind(draft, work.through)
         if draft.error is not None:
             results.append(failed(draft.target.name, draft.error))
         else:
@@ -38,6 +40,18 @@ def apply_drafts(pipeline: TaskPipeline, work: Work, drafts: Iterable[MemberDraf
         for first in range(0, len(members), MEMBERS_MAX):
             results += _applied(pipeline, work, members[first : first + MEMBERS_MAX])
     return results
+
+
+def _behind(draft: MemberDraft, through: int) -> TrunklineError:
+    at = draft.member.expected
+    if mirror := draft.target.seed_from:
+        return Unreachable(
+            f"{mirror}, which it copies, is at version {through}, and its history at {at}; waiting for it"
+        )
+    return DestinationHalted(
+        f"it has the history of its rows up to version {at}, and the source is at {through}: the source went back; "
+        "reseed it with --discard-history, or give it other tables"
+    )
 
 
 def _applied(pipeline: TaskPipeline, work: Work, drafts: Sequence[MemberDraft]) -> list[Result]:

@@ -43,6 +43,12 @@ class MemberDraft:
         if duplicates and step.duplicates == "halt" and step.mode != "append":
             self.error = self.error or _shared_keys(self.target.name, step, duplicates)
 
+    def goes_back(self, through: int) -> bool:
+        """Whether a seed of this version comes before versions that its histories have: they would end before they
+        began, and those that follow would be there twice."""
+        histories = any(step.mode == "history" for step in self._steps.values())
+        return histories and not self.member.discards and self.member.expected > through
+
     def follow(self, table: TableWork, *, whole: bool) -> None:
         """Without rows it follows the table's columns, or loses its rows."""
         if table.name not in self._steps:

@@ -79,16 +79,19 @@ class TablePlan:
         self.table = replace(table, whole=whole, exact=exact)
         self._partitions = int(min(PARTITIONS_MAX, 1 + table.size_bytes // PARTITION_BYTES))
 
-    def arrived(self) -> DataFrame:
-        """ROUTE_COLUMN and columns, as destinations see them."""
-        return shaped_frame(self._frames.arrived(), self.table, "arrived")
-
-    def removed(self) -> DataFrame:
-        return shaped_frame(self._frames.removed(), self.table, "removed")
-
     def unrouted(self) -> DataFrame:
         """(value, count) of arrivals whose routing value no destination has."""
-        return unrouted_frame(self.arrived(), FrameRoutes(self._spark, self._pipeline.routes))
+        routes = FrameRoutes(self._spark, self._pipeline.routes)
+        if self.table.shaped.computes_route:
+            return unrouted_frame(shaped_frame(self._frames.arrived(), self.table, "arrived"), routes)
+        unknown = routes.unknown(self._frames.arrived())
+        return unrouted_frame(shaped_frame(unknown, self.table, "arrived"), routes)
+
+    def _shaped(self, rows: DataFrame, side: str, routes: FrameRoutes) -> DataFrame:
+        """ROUTE_COLUMN and columns, as destinations see them: of rows that some destination takes, as far as that is
+        known before they are shaped. A row on which an expression fails harms only these."""
+        chosen = rows if self.table.shape is None or self.table.shaped.computes_route else routes.taken(rows)
+        return shaped_frame(chosen, self.table, side)
 
     def blobs(self, number: int, members: Collection[int], through: int) -> DataFrame:
         """The settled rows of these members, as rows of BLOB_TEXT; ``number``: of the table."""
@@ -108,16 +111,18 @@ class TablePlan:
         """The rows of destinations with one policy."""
         routes = FrameRoutes(self._spark, self._pipeline.routes.only(places))
         key, partitions = self.table.shaped.key, self._partitions
+        arrived = self._shaped(self._frames.arrived(), "arrived", routes)
         if policy.mode == "append":
-            return appended_frame(self.arrived(), routes)
+            return appended_frame(arrived, routes)
         if self.table.whole:
-            nothing = self.arrived().limit(0).select(ROUTE_COLUMN, *(spark_identifier(name) for name in key))
-            return settled_frame(nothing, self.arrived(), routes, key, partitions)
+            nothing = arrived.limit(0).select(ROUTE_COLUMN, *(spark_identifier(name) for name in key))
+            return settled_frame(nothing, arrived, routes, key, partitions)
+        removed = self._shaped(self._frames.removed(), "removed", routes)
         if not policy.warns:
-            return settled_frame(self.removed(), self.arrived(), routes, key, partitions)
+            return settled_frame(removed, arrived, routes, key, partitions)
         assert self._state is not None
-        live = shaped_frame(self._state.arrived(), self.table, "arrived")
-        return settled_live_frame(self.removed(), self.arrived(), live, routes, key, partitions)
+        live = self._shaped(self._state.arrived(), "arrived", routes)
+        return settled_live_frame(removed, arrived, live, routes, key, partitions)
 
 
 def needs_state(pipeline: TaskPipeline, table: TableWork, frames: WindowFrames) -> bool:
@@ -147,6 +152,15 @@ class FrameRoutes:
         everywhere = F.expr(f"array({', '.join(map(str, self._everywhere))})").cast("array<int>")
         places = F.concat(F.coalesce(F.col(PLACES), F.expr("array()").cast("array<int>")), everywhere)
         return joined.withColumn(DESTINATION_COLUMN, F.explode(places)).drop(ROUTE_COLUMN, VALUE, PLACES)
+
+    def taken(self, rows: DataFrame) -> DataFrame:
+        """The rows that have a destination."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        if self._everywhere:
+            return rows
+        known = F.broadcast(self._known)
+        return rows.join(known, rows[ROUTE_COLUMN].eqNullSafe(known[VALUE]), "left_semi")
 
     def unknown(self, rows: DataFrame) -> DataFrame:
         """The rows whose routing value no destination has."""

@@ -6,7 +6,8 @@ Rules
  V2  That position must be one that windows can begin at: of the source's history, and not expired. A mirror that is
      behind that, or of another source, halts its copies, with the reason; one that is not seeded yet lets them wait,
      and so does one whose tables are not level (T10), as while a flush of it commits one table after the other.
- V3  A mirror is read once for all its copies of a job. Rows are spooled to a file: no task has a table in memory.
+ V3  A copy that keeps a history never goes back: it waits for a mirror that is behind its position.
+ V4  A mirror is read once for all its copies of a job. Rows are spooled to a file: no task has a table in memory.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ Rules
      destinations that a task has in one place share a transaction.
  J6  Positions are compared with the source, which is read after the destinations. A window is read only if the source
      still has the version at which it begins, by its mark.
+ J7  A row on which an expression of a shape fails halts the destinations that take it, and no other, unless the route
+     itself is computed: whose row it is, is not known then.
 """
 
 from __future__ import annotations
@@ -154,7 +156,7 @@ class JobRunner:
             return self._small(flush_portion, work, members)
         tables = tuple(plan.table for plan in plans)
         work = replace(work, tables=tables, stamp=work.stamp or any(table.for_everyone for table in tables))
-        filled = self._large(plans, work, members, work.window.through)
+        filled = self._large_apart(plans, work, members, work.window.through)
         rest = filled.without_result(members) if work.stamp else ()
         return [filled, *(self._small(stamp_portion, work, rest) if rest else ())]
 
@@ -194,7 +196,7 @@ class JobRunner:
             return [replace(all_failed(members, error), path="large")]
         if plans is None:
             return self._small(seed_portion, work, members)
-        filled = self._large(plans, work, members, work.through)
+        filled = self._large_apart(plans, work, members, work.through)
         rest = filled.without_result(members)
         return [filled, *(self._small(seed_portion, replace(work, nothing=True), rest) if rest else ())]
 
@@ -230,23 +232,46 @@ class JobRunner:
             plans.append(TablePlan(self._spark, self.pipeline, table, frames, state))
         return plans
 
-    def _large(self, plans: Sequence[TablePlan], work: Work, members: Sequence[JobMember], through: int) -> JobReport:
-        """The tables are settled each for itself, and meet as blobs in the tasks that write."""
-        pipeline, sent = self.pipeline, self._sent
-        places = pipeline.numbered(members)
+    def _large_apart(
+        self, plans: Sequence[TablePlan], work: Work, members: Sequence[JobMember], through: int
+    ) -> JobReport:
+        """J7: if a row of some member cannot be shaped, the members are tried by halves."""
+        unrouted = _unless_halted(lambda: self._unrouted(plans))
+        waiting, results = [tuple(members)], list[Result]()
+        while waiting:
+            mine = waiting.pop()
+            found = _unless_halted(lambda mine=mine: self._large(plans, work, mine, through))  # type: ignore[misc]
+            if not isinstance(found, DestinationHalted):
+                results += found
+            elif len(mine) == 1 or any(plan.table.shaped.computes_route for plan in plans):
+                results += all_failed(mine, found).results
+            else:
+                middle = len(mine) // 2
+                waiting += [mine[middle:], mine[:middle]]
+        counts = None if isinstance(unrouted, DestinationHalted) else dict(unrouted)
+        return JobReport(tuple(results), unrouted=counts, path="large")
+
+    def _unrouted(self, plans: Sequence[TablePlan]) -> Counter[str | None]:
         unrouted: Counter[str | None] = Counter()
-        if not pipeline.routes.everywhere:
+        if not self.pipeline.routes.everywhere:
             counts = reduce(lambda one, other: one.unionByName(other), [plan.unrouted() for plan in plans])
             for row in counts.collect():
                 unrouted[row["value"]] += row["count"]
+        return unrouted
+
+    def _large(
+        self, plans: Sequence[TablePlan], work: Work, members: Sequence[JobMember], through: int
+    ) -> tuple[Result, ...]:
+        """The tables are settled each for itself, and meet as blobs in the tasks that write."""
+        pipeline, sent = self.pipeline, self._sent
+        places = pipeline.numbered(members)
         blobs = [plan.blobs(number, places, through) for number, plan in enumerate(plans)]
         hands = {pipeline.hands[member.destination] for member in members}
         together = reduce(lambda one, other: one.unionByName(other), blobs)
         dealt = together.repartition(min(len(hands), PARTITIONS_MAX), "hand")
         rows = dealt.sortWithinPartitions("place", "destination", "number").rdd
         encoded = rows.mapPartitions(lambda mine: apply_blobs(sent.value, work, places, blob_rows(mine))).collect()
-        results = tuple(msgspec.msgpack.decode(bytes(each), type=Result) for each in encoded)
-        return JobReport(results, unrouted=dict(unrouted), path="large")
+        return tuple(msgspec.msgpack.decode(bytes(each), type=Result) for each in encoded)
 
     def _small(
         self, run: Callable[[TaskPipeline, AnyWork, Portion], JobReport], work: AnyWork, members: Sequence[JobMember]
@@ -333,6 +358,19 @@ class JobRunner:
 
         with suppress(Py4JError, PySparkException):  # an executor that does not answer holds nothing any more
             self._sent.destroy(blocking=True)
+
+
+def _unless_halted(run: Callable[[], Item]) -> Item | DestinationHalted:
+    """What a plan comes to, or the error of its rows."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return run()
+    except (Py4JError, PySparkException) as error:
+        if isinstance(carried := carried_error(str(error)), DestinationHalted):
+            return carried
+        raise
 
 
 def deal(items: Sequence[Item], slots: int, place_of: Callable[[Item], int]) -> list[list[Item]]:

@@ -33,6 +33,7 @@ from trunkline.delivery.changes.rows import (
     NetChanges,
 )
 from trunkline.delivery.changes.versions import BEFORE_ALL, Window
+from trunkline.delivery.job.sound_rows import failed_members, shaped_apart
 from trunkline.delivery.job.unstated import looked_up, stated
 from trunkline.delivery.job.work import TableWork, TaskPipeline
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
@@ -57,7 +58,9 @@ class TableSettlement:
         self._request = table.shaped.request(table.mark)
         if table.shaped.needs_whole_rows(raw):
             self._raw = self._looked_up(raw, Routes({}, (0,)), all_rows=True)
-        self.net = table.shaped.net(self._raw)
+        shaped = table.shaped
+        self.net, self._raw, failures = shaped_apart(shaped.net, self._raw, computes_route=shaped.computes_route)
+        self.failed = failed_members(failures, pipeline.routes)  # members with a row on which the shape fails
         self.exact = table.shaped.exact(self._raw)  # see ``TaskDestination.step``
 
     def rows(self, members: Collection[int]) -> Iterator[MemberRows]:
@@ -125,7 +128,9 @@ class HistorySettlement:
         self._pipeline = pipeline
         self._table = table
         self._through = through
-        self.changes = table.shaped.versions(raw)
+        shaped = table.shaped
+        self.changes, raw, failures = shaped_apart(shaped.versions, raw, computes_route=shaped.computes_route)
+        self.failed = failed_members(failures, pipeline.routes)
         known = raw.removed.column(WHOLE_COLUMN)
         self.exact = table.shape is None or table.shape.filter is None or bool(pc.all(known, min_count=0).as_py())
 

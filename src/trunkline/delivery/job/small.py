@@ -18,8 +18,10 @@ from trunkline.delivery.job.apply import apply_drafts
 from trunkline.delivery.job.drafts import MemberDraft, in_memory
 from trunkline.delivery.job.results import JobReport
 from trunkline.delivery.job.settlement import HistorySettlement, MemberRows, TableSettlement, whole_rows
+from trunkline.delivery.job.sound_rows import failed_members, shaped_apart
 from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, TableWork, TaskPipeline
 from trunkline.delivery.sources.contract import ALL_ROUTES, RouteFilter
+from trunkline.errors import TrunklineError
 
 FILTER_VALUES_MAX: Final = 500  # with more, the query costs more than reading rows that routing then drops
 Counts = dict[str | None, int]  # rows by routing value
@@ -41,11 +43,13 @@ def flush_portion(pipeline: TaskPipeline, flush: FlushWork, portion: Portion) ->
             arrived = history.changes.arrived
             mine = {place: drafts[place] for place in histories[table.name]}
             _collect(mine, table, history.rows(mine.keys()), whole=history.changes.emptied, exact=history.exact)
+            _fail(mine, history.failed)
         if table.name in nets:
             settlement = TableSettlement(pipeline, table, through, nets.pop(table.name))
             arrived = settlement.net.arrived
             mine = {place: draft for place, draft in drafts.items() if place not in histories[table.name]}
             _collect(mine, table, settlement.rows(mine.keys()), whole=settlement.net.emptied, exact=settlement.exact)
+            _fail(mine, settlement.failed)
         if portion.counts_unrouted:
             unrouted.update(count_unrouted(arrived, pipeline.routes))
     chosen = [draft for draft in drafts.values() if flush.stamp or not draft.empty]
@@ -69,11 +73,14 @@ def seed_portion(pipeline: TaskPipeline, seed: SeedWork, portion: Portion) -> Jo
     for table in seed.tables:
         request = table.shaped.request(table.mark)
         nothing = NetChanges(request.empty_rows().select([ROUTE_COLUMN, *request.stated]), request.empty_rows())
-        arrived = table.shaped.net(nets.pop(table.name, nothing)).arrived
+        shaped, raw = table.shaped, nets.pop(table.name, nothing)
+        net, _, failures = shaped_apart(shaped.net, raw, computes_route=shaped.computes_route)
+        arrived = net.arrived
         if portion.counts_unrouted:
             unrouted.update(count_unrouted(arrived, pipeline.routes))
         found = whole_rows(pipeline, table, seed.through, arrived, drafts.keys())
         _collect(drafts, table, found, whole=True, exact=True)
+        _fail(drafts, failed_members(failures, pipeline.routes))
     results = apply_drafts(pipeline, seed, drafts.values())
     counted = portion.counts_unrouted and not seed.nothing
     return JobReport(tuple(results), unrouted=dict(unrouted) if counted else None, path="small")
@@ -132,6 +139,12 @@ def _collect(
             draft.follow(table, whole=whole)
 
 
+def _fail(drafts: Mapping[int, MemberDraft], failed: Mapping[int, TrunklineError]) -> None:
+    """These members are not written."""
+    for place in drafts.keys() & failed.keys():
+        drafts[place].error = drafts[place].error or failed[place]
+
+
 # --- routing ---
 
 
@@ -167,7 +180,9 @@ def unknown_values(pipeline: TaskPipeline, window: Window, tables: Sequence[Tabl
     found: Counter[str | None] = Counter()
     nets = _net_changes(pipeline, window, tables, chosen)
     for table in tables:
-        found.update(count_unknown(table.shaped.net(nets.pop(table.name)).arrived, routes))
+        shaped = table.shaped
+        net, _, _ = shaped_apart(shaped.net, nets.pop(table.name), computes_route=shaped.computes_route)
+        found.update(count_unknown(net.arrived, routes))
     return dict(found)
 
 

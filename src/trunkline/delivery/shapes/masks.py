@@ -29,6 +29,7 @@ import pyarrow as pa
 from trunkline.config import secret
 from trunkline.delivery.backends.sql import first_line
 from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
+from trunkline.delivery.changes.shape import secret_mark
 from trunkline.delivery.shapes.sealed_duckdb import sealed_duckdb
 from trunkline.errors import ConfigError
 
@@ -39,15 +40,27 @@ INTEGERS: Final = frozenset(
 DAY_SECONDS: Final = 24 * 60 * 60
 
 
-def mask_secret(variable: str | None) -> bytes:
-    """The key of hashes. Raises ``ConfigError`` that does not have it."""
+def mask_secret(variable: str | None, mark: str = "") -> bytes:
+    """The key of hashes. Raises ``ConfigError`` that does not have it; also if its mark is another one."""
     if not variable:
         raise ConfigError("mask_secret_env is missing: name the environment variable with the secret of hash masks")
-    return secret(variable, "the secret of hash masks").encode("utf-8", "surrogateescape")
+    found = secret(variable, "the secret of hash masks").encode("utf-8", "surrogateescape")
+    if mark and secret_mark(found) != mark:
+        raise ConfigError(
+            f"the environment variable {variable} has another value on this machine than where the deliverer runs: the "
+            "hashes would differ; set it to the same secret wherever a task may run"
+        )
+    return found
 
 
 def hashable(kind: str) -> bool:
-    return not kind.endswith("[]")
+    """Whether values of a type travel, and have a text."""
+    try:
+        arrow_type(Column("", kind))
+        text_of(kind)
+    except ConfigError:
+        return False
+    return True
 
 
 def hashed(values: pa.ChunkedArray, kind: str, key: bytes) -> pa.ChunkedArray:

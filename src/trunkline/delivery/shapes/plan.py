@@ -92,7 +92,7 @@ def planned(shape: Shape, columns: Columns, key: Sequence[str], routing: str) ->
         problems.append(str(error))
     if any(mask.kind == "hash" for mask in shape.mask.values()):
         try:
-            mask_secret(shape.secret_env)
+            mask_secret(shape.secret_env, shape.secret_mark)
         except ConfigError as error:
             problems.append(str(error))
     problems += _shared_names(found)

@@ -71,6 +71,7 @@ class TableSurvey(Struct, frozen=True):
     after_mark: str = ""  # empty: it is no longer known
     mark: str = ""  # of `through`
     steps: ColumnSteps | None = None  # of the columns, from `after` to `through`; None: the source cannot tell
+    numbers: tuple[int, ...] = ()  # see ``SourceTable``
 
 
 class RouteFilter(Struct, frozen=True):
@@ -218,6 +219,7 @@ class SourceTable(Struct, frozen=True):
     columns: Columns
     key: tuple[str, ...] = ()  # its primary key, if the source records it
     identity: str = ""  # another table of the same name has another one
+    numbers: tuple[int, ...] = ()  # of the columns, which they keep under other names; empty: the source cannot tell
 
 
 class SurveyedTable(Struct, frozen=True):

@@ -131,8 +131,13 @@ class DatabaseSource(Struct, frozen=True):
 
     def _table(self, timeline: DatabaseTimeline, found: TableAt, bounds: LogBounds) -> SourceTable:
         schema = found.schema
+        columns, numbers = timeline.columns(schema), {column.name: column.number for column in schema.columns}
         return SourceTable(
-            self._outer(found.name), timeline.columns(schema), schema.key, self._table_identity(schema.number, bounds)
+            self._outer(found.name),
+            columns,
+            schema.key,
+            self._table_identity(schema.number, bounds),
+            tuple(numbers[column.name] for column in columns),
         )
 
     def check_keys(self, table: str, key: tuple[str, ...], routing: str) -> None:

@@ -160,7 +160,8 @@ def surveyed(catalog: LakeCatalog, plan: WindowPlan) -> TableSurvey:
     before = plan.columns if window.after == BEFORE_ALL else catalog.columns_before(window)
     altered, restated = plain(before) != plain(plan.columns), restatement(before, plan.columns)
     identity, marks = catalog.table(window.through).uuid, catalog.marks(window)
-    return TableSurvey(backlog, plain(plan.columns), identity, altered, restated, *marks)
+    numbers = tuple(known.id for known in plan.columns)
+    return TableSurvey(backlog, plain(plan.columns), identity, altered, restated, *marks, numbers=numbers)
 
 
 @cache

@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ from trunkline.delivery.sources.contract import (
     WindowFrames,
 )
 from trunkline.delivery.sources.ducklake import DuckLakeSource, surveyed
-from trunkline.delivery.sources.ducklake_catalog import LakeCatalog, plain
+from trunkline.delivery.sources.ducklake_catalog import LakeCatalog, LakeColumn, plain
 from trunkline.delivery.sources.ducklake_set import LakeSet
 from trunkline.delivery.sources.ducklake_window import WindowReader, plan_window
 from trunkline.errors import ConfigError
@@ -96,9 +96,7 @@ class LakeTables(Struct, frozen=True):
                     f"the lake {self.address.catalog} has no table {', '.join(lacking)}; name others in `tables`"
                 )
             views = known.views(Window(BEFORE_ALL, at))
-            return tuple(
-                SourceTable(name, plain(view.columns(at)), identity=view.table(at).uuid) for name, view in views.items()
-            )
+            return tuple(_table(name, view.columns(at), view.table(at).uuid) for name, view in views.items())
 
     def snapshot(self, number: int | None) -> SnapshotOfLake:
         """One snapshot, or the newest, with the tables of the set."""
@@ -135,7 +133,8 @@ class LakeTables(Struct, frozen=True):
         if whole:
             backlog = replace(found.backlog, rows=max(found.backlog.rows, 1), quiet=False)
             found = replace(found, backlog=backlog)
-        return SurveyedTable(SourceTable(name, found.columns, identity=found.identity), found, whole)
+        table = SourceTable(name, found.columns, identity=found.identity, numbers=found.numbers)
+        return SurveyedTable(table, found, whole)
 
     def net_changes(self, window: Window, requests: Requests, routes: RouteFilter) -> dict[str, NetChanges]:
         source = self._source()
@@ -177,6 +176,10 @@ class LakeTables(Struct, frozen=True):
 
     def native_reads(self, table: str) -> NativeReads:
         return self._source(table).native_reads()
+
+
+def _table(name: str, columns: Sequence[LakeColumn], identity: str) -> SourceTable:
+    return SourceTable(name, plain(columns), identity=identity, numbers=tuple(known.id for known in columns))
 
 
 class _LargeTable(Struct, frozen=True):

@@ -51,7 +51,7 @@ class OneTable(Struct, frozen=True):
 
     def survey(self, window: Window) -> Survey:
         found = self.source.survey(window)
-        table = SourceTable(ONE, found.columns, identity=found.identity)
+        table = SourceTable(ONE, found.columns, identity=found.identity, numbers=found.numbers)
         return Survey((SurveyedTable(table, found),), found.identity, (), found.after_mark, found.mark)
 
     def net_changes(self, window: Window, requests: Requests, routes: RouteFilter) -> dict[str, NetChanges]:

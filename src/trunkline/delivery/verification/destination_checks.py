@@ -3,6 +3,8 @@
 Rules
  E1  Destinations are probed concurrently. One that does not answer delays no other, and the check by ``ANSWER_S``.
  E2  What does not exist yet is not created: it is enough that it could be.
+ E3  Columns are compared with those that a destination has, unless the file seeds it again: then they are replaced. (A
+     history is not: a seed compares its rows.) Columns that its kind cannot hold are problems before it exists.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from trunkline.delivery.changes.columns import Columns, evolution
 from trunkline.delivery.changes.history import HISTORY_COLUMNS
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.config.address_rules import address_of, has_table, home_of
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress
+from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.config.table_rules import TableSettings
 from trunkline.delivery.destinations.contract import MemberTables, Place, Standing
 from trunkline.delivery.destinations.ducklake import DuckLakePlace
 from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
 from trunkline.delivery.destinations.factory import open_place
+from trunkline.delivery.destinations.postgres_types import stored_type
 from trunkline.delivery.verification.problems import PipelineProblem, capped
 from trunkline.delivery.verification.source_checks import DeliveredTable, SourceFacts
 from trunkline.errors import TrunklineError
@@ -35,8 +38,11 @@ PROBES_MAX: Final = 16  # destinations that are probed at a time
 TABLES_SHOWN_MAX: Final = 5  # problems of the tables of one destination; fewer: more runs of the check
 
 
-def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[PipelineProblem]:
-    """Probe every destination of the file, with a limit of ``ANSWER_S`` for the next answer (E1)."""
+def check_destinations(
+    pipeline: Pipeline, source: SourceFacts | None, reseeded: frozenset[str] = frozenset()
+) -> list[PipelineProblem]:
+    """Probe every destination of the file, with a limit of ``ANSWER_S`` for the next answer (E1). ``reseeded``: those
+    that the file seeds again."""
     waiting: queue.SimpleQueue[DestinationConfig] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[str, list[PipelineProblem]]] = queue.SimpleQueue()
     probed: set[str] = set()
@@ -52,7 +58,9 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
                     return
                 probed.add(destination.name)
                 try:
-                    problems = list(_destination_problems(pipeline, destination, source, lakes))
+                    problems = list(_unfit_columns(destination, source))
+                    keeps = destination.name not in reseeded
+                    problems += _destination_problems(pipeline, destination, source, lakes, keeps=keeps)
                 except Exception as error:  # of a library: it is this destination's problem, and stops no other
                     problems = [PipelineProblem(destination.name, f"cannot be probed: {error!r}")]
                 answers.put((destination.name, problems))
@@ -77,8 +85,9 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
 
 
 def _destination_problems(
-    pipeline: Pipeline, destination: DestinationConfig, source: SourceFacts | None, lakes: AttachedLakes
+    pipeline: Pipeline, destination: DestinationConfig, source: SourceFacts | None, lakes: AttachedLakes, *, keeps: bool
 ) -> Iterator[PipelineProblem]:
+    """``keeps``: it is not seeded again."""
     name, address = destination.name, destination.address
     if (folder := _future_directory(address)) is not None:
         yield from (PipelineProblem(name, why) for why in unwritable(folder))
@@ -101,7 +110,11 @@ def _destination_problems(
         yield PipelineProblem(name, f"{why}, or reseed it to replace them")
     else:
         known = [(table, columns) for table, columns in zip(tables, held, strict=True) if columns is not None]
-        found = [why for table, columns in known for why in _table_problems(destination, standing, table, columns)]
+        found = [
+            why
+            for table, columns in known
+            for why in _table_problems(destination, standing, table, columns, keeps=keeps)
+        ]
         yield from capped([PipelineProblem(name, why) for why in found], TABLES_SHOWN_MAX, f"destination {name}")
 
 
@@ -113,18 +126,33 @@ def _tables(pipeline: Pipeline, source: SourceFacts | None) -> tuple[DeliveredTa
 
 
 def _table_problems(
-    destination: DestinationConfig, standing: Standing | None, table: DeliveredTable, held: Columns
+    destination: DestinationConfig, standing: Standing | None, table: DeliveredTable, held: Columns, *, keeps: bool
 ) -> Iterator[str]:
     named = f"table {table.name}: " if table.name else ""
     if standing is None:
         if not destination.replace_existing:
             why = "exists and was not delivered; choose another, or set replace_existing: true to replace it"
             yield f"the table {table.name} {why}" if table.name else f"the table {why}"
-    elif table.columns:
+    elif table.columns and (keeps or (table.settings.mode or destination.mode) == "history"):
         mode = table.settings.mode or destination.mode
         wanted = (*table.columns, *HISTORY_COLUMNS) if mode == "history" else table.columns
         problems = evolution(wanted, held).problems
         yield from (f"{named}{why}; fix it, or reseed the destination" for why in problems)
+
+
+def _unfit_columns(destination: DestinationConfig, source: SourceFacts | None) -> Iterator[PipelineProblem]:
+    """Columns that a kind cannot hold (E3): names and types of PostgreSQL."""
+    if not isinstance(destination.address, PostgresAddress) or source is None:
+        return
+    found: list[PipelineProblem] = []
+    for table in source.tables:
+        for column in table.columns:
+            try:
+                stored_type(column)
+            except TrunklineError as error:
+                named = f"table {table.name}: " if table.name else ""
+                found.append(PipelineProblem(destination.name, named + str(error)))
+    yield from capped(found, TABLES_SHOWN_MAX, f"destination {destination.name}")
 
 
 def _opened(address: Address, lakes: AttachedLakes) -> Place:

@@ -9,7 +9,7 @@ Rules
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -58,11 +58,11 @@ def preflight(file: Path, environment: Mapping[str, str] = ENVIRONMENT) -> Prefl
     lines = FileLines(file)
     source, found = _check_source(file, pipeline)
     unreachable = list(_check_control(pipeline, environment))
-    notes = [] if unreachable else list(_reseeds(pipeline, environment))
+    reseeded = [] if unreachable else _reseeded(pipeline, environment)
     problems = [lines.of_key(each) for each in _check_engine(pipeline.spark.master)]
     problems += [*found, *(lines.of_key(each) for each in unreachable)]
-    problems += [lines.of_destination(each) for each in check_destinations(pipeline, source)]
-    return Preflight(pipeline, tuple(problems), source, tuple(notes))
+    problems += [lines.of_destination(each) for each in check_destinations(pipeline, source, frozenset(reseeded))]
+    return Preflight(pipeline, tuple(problems), source, tuple(_notes(reseeded)))
 
 
 def _check_source(
@@ -129,7 +129,7 @@ def _check_control_server(dsn: str, password: str | None) -> Iterator[PipelinePr
         )
 
 
-def _reseeds(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[str]:
+def _reseeded(pipeline: Pipeline, environment: Mapping[str, str]) -> list[str]:
     """Destinations whose rows the file decides otherwise than the one that runs (W2)."""
     control = pipeline.control
     password = environment.get(control.password_env or "")
@@ -139,7 +139,7 @@ def _reseeds(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[str
             known = store.configurations.digests(pipeline.name)
             held = store.configurations.address_digests(pipeline.name)
     except NoControlStore:
-        return
+        return []
     present = list(pipeline.destinations)
     if pipeline.discover is not None and record is not None:
         present += [from_template(pipeline.discover, value) for value in record.discovered.values()]
@@ -148,10 +148,11 @@ def _reseeds(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[str
         before = {known.get(each.name, ""), held.get(address_digest(each), "")}
         return not before <= {"", digest_of(pipeline, each)}
 
-    changed = [each.name for each in present if changes(each)]
-    if changed:
-        listed = ", ".join(changed[:SHOWN_MAX]) + (
-            f" and {len(changed) - SHOWN_MAX} more" if changed[SHOWN_MAX:] else ""
-        )
-        what = "1 destination" if len(changed) == 1 else f"{len(changed):,} destinations"
-        yield f"this change reseeds {what}: {listed}"
+    return [each.name for each in present if changes(each)]
+
+
+def _notes(reseeded: Sequence[str]) -> Iterator[str]:
+    if reseeded:
+        more = f" and {len(reseeded) - SHOWN_MAX} more" if reseeded[SHOWN_MAX:] else ""
+        what = "1 destination" if len(reseeded) == 1 else f"{len(reseeded):,} destinations"
+        yield f"this change reseeds {what}: {', '.join(reseeded[:SHOWN_MAX])}{more}"
