@@ -31,7 +31,7 @@ SYSTEM_DELIVERY = (
 )
 WITH_POSTGRES = (
     *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard"),
-    *("bench/capture.py", "bench/delivery.py", *SYSTEM_DELIVERY),
+    *("bench/capture.py", "bench/delivery.py", "bench/seed.py", *SYSTEM_DELIVERY),
 )
 WITH_MARIADB = ("tests/delivery",)
 WITH_ETCD = (
@@ -69,7 +69,7 @@ TABLE = (
     Program(
         "java",
         "openjdk-17-jre-headless",
-        (*SPARK, *SYSTEM_DELIVERY, *DEMO, "bench/capture.py", "bench/delivery.py", "bench/spark.py"),
+        (*SPARK, *SYSTEM_DELIVERY, *DEMO, "bench/capture.py", "bench/delivery.py", "bench/seed.py", "bench/spark.py"),
         "the tests with Spark will be skipped",
     ),
     Program("mmdebstrap", "mmdebstrap", ("tools/fresh.py",), "there is no bare Debian to test on"),
