@@ -53,6 +53,30 @@ def test_every_table_is_equal_to_the_shop_after_a_node_and_the_deliverer_were_ki
     assert (again.returncode, "is not empty" in again.stderr) == (1, True)
 
 
+DROPPED = """
+import os, signal, time
+from trunkline.demo.__main__ import insistent_interrupts
+
+class Dropping:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)  # it is printed, and has no effect
+        time.sleep(0)
+
+try:
+    with insistent_interrupts():
+        Dropping()
+        print("dropped", flush=True)
+        time.sleep(60)
+except KeyboardInterrupt:
+    print("noticed")
+"""
+
+
+def test_an_interrupt_that_python_drops_is_repeated() -> None:
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=50, check=False)
+    assert done.stdout.split() == ["dropped", "noticed"], done.stderr
+
+
 @pytest.mark.usefixtures("java")
 def test_ctrl_c_in_the_middle_leaves_no_process_and_no_directory_behind(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}

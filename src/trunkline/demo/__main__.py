@@ -8,6 +8,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,7 @@ except ModuleNotFoundError as error:
 
 STEP_S: Final = 12.0
 INTERRUPTED: Final = 130
+AGAIN_S: Final = 0.5  # after which an interrupt that had no effect is repeated
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="trunkline-demo-") as temporary:
             folder = _folder(options.dir, temporary)
-            with Demo(folder, say, step_s=options.beat, keep=options.keep) as demo:
+            with Demo(folder, say, step_s=options.beat, keep=options.keep) as demo, insistent_interrupts():
                 result = demo.run()
                 print(summary(result, time.monotonic() - began, folder if options.dir else None, keep=options.keep))
                 if options.keep:
@@ -72,6 +75,27 @@ def _folder(given: Path | None, temporary: str) -> Path:
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
+
+
+@contextmanager
+def insistent_interrupts() -> Iterator[None]:
+    """Inside, an interrupt is repeated until it has an effect: Python drops one that arrives in the callback of a weak
+    reference, or in a destructor."""
+
+    def interrupt(*_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        raise KeyboardInterrupt
+
+    wanted = [signal.SIGTERM, signal.SIGALRM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a job in the background
+        wanted.append(signal.SIGINT)
+    before = {each: signal.signal(each, interrupt) for each in wanted}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def is_right(result: Result) -> bool:
