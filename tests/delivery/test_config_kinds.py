@@ -176,6 +176,7 @@ BROKEN = {
     "not to a class that derives from DestinationAddress": "class BoxAddress: ...\n",
     "has the tag 'crate', not that of its entry point": KIND.replace('tag="box"', 'tag="crate"'),
     "has no field `table` that is a text": KIND.replace("    table:", "    board:"),
+    "its key home is an attribute of every address": KIND.replace("    size:", "    home:"),
     "its key mode is one of every destination": KIND.replace("    size:", "    mode:"),
     "`paths` of BoxAddress names crate, which is not a field": KIND.replace('paths = ("file",)', 'paths = ("crate",)'),
     "its key size is not a text, a whole number": KIND.replace("size: Annotated[int", "size: Annotated[list[int]"),

@@ -85,6 +85,8 @@ def _refusal(kind: str, found: object) -> str:
         return f"{found.__name__} has no field `table` that is a text"
     if taken := sorted(({*keys_of(DestinationConfig), "type"} - {"address"}) & fields.keys()):
         return f"its key {taken[0]} is one of every destination"
+    if taken := sorted({name for name in vars(DestinationAddress) if not name.startswith("_")} & fields.keys()):
+        return f"its key {taken[0]} is an attribute of every address"
     if lost := sorted(set(found.paths) - fields.keys()):
         return f"`paths` of {found.__name__} names {lost[0]}, which is not a field"
     odd = [name for name, type_ in fields.items() if not all(isinstance(each, READABLE) for each in _parts(type_))]

@@ -42,7 +42,14 @@ from trunkline.delivery.destinations.contract import (
     stored,
 )
 from trunkline.delivery.destinations.unstated import completed
-from trunkline.errors import DestinationHalted, DuplicateKey, OutcomeUnknown, SchemaMismatch, TrunklineError
+from trunkline.errors import (
+    DestinationHalted,
+    DuplicateKey,
+    OutcomeUnknown,
+    SchemaMismatch,
+    TrunklineError,
+    Unreachable,
+)
 
 BESIDE: Final = f"{RESERVED_PREFIX}_beside"  # the table that replaces another one (W3)
 
@@ -166,7 +173,7 @@ class StorePlace:
             held = [None if name not in listed else sql.columns(name, listed[name]) for name in names]
             if found is None or None in held:
                 raise DestinationHalted(f"{member.member} has not delivered all its tables; seed it first")
-            batches = [sql.read(name, columns or ()) for name, columns in zip(names, held, strict=True)]
+            batches = [_read(sql, name, columns or ()) for name, columns in zip(names, held, strict=True)]
             return found[1].standing, batches, stack.pop_all().close
 
     def apply(self, writes: Sequence[MemberWrite]) -> dict[str, MemberResult]:
@@ -185,6 +192,16 @@ class StorePlace:
             if may_retire(member, name, all_tables=same):
                 sql.put_record(name, None)
                 sql.commit()
+
+
+def _read(sql: StoreTransaction, table: str, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """Rows that are read after ``StorePlace.rows`` has returned: no context turns errors of the store into ours."""
+    try:
+        yield from sql.read(table, columns)
+    except TrunklineError:
+        raise
+    except Exception as error:  # of a driver: anything
+        raise Unreachable(f"table {table} cannot be read to its end: {error}; retrying") from error
 
 
 NameOf = Callable[[Address], str]
