@@ -109,7 +109,7 @@ def test_a_pipeline_delivers_to_sqlite_follows_columns_is_verified_and_repaired(
     )
     deliver("run", "orders.yaml", "--once")
     assert rows(tmp_path / "tenants.db", "orders_acme") == [(3, "acme", "3.00", None)]
-    assert len(rows(tmp_path / "copies" / "log.db", "orders_log")) == 4, "inserts only"
+    assert len(rows(tmp_path / "copies" / "log.db", "orders_log")) == 5, "what was updated or deleted stays"
     found = deliver("verify", "orders.yaml").stdout
     assert "acme" in found
     with closing(sqlite3.connect(tmp_path / "tenants.db")) as sql:

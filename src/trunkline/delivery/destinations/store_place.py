@@ -8,7 +8,7 @@ Rules
      written behind a savepoint, and undone alone if it fails.
  W2  A record says where its member stands and which tables it has, with their columns in the source's types. A table
      that a record lists and that is not there leaves the member without a position.
- W3  Any change of columns builds the table anew, in the same transaction: one way for all of them.
+ W3  Any change of columns builds the table again, in the same transaction: one way for all of them.
 """
 
 from __future__ import annotations
