@@ -279,11 +279,15 @@ def record_names(
     ``records``: the tables of every record, by its name; ``name_of``: how records spell a table.
     """
     found: dict[str, str | None] = {each.member: each.member for each in members if each.member in records}
-    for member in (each for each in members if each.member not in found):
+    lacking = [each for each in members if each.member not in found]
+    free = [name for name in records if name not in found] if lacking else []
+    holders = {table: name for name in free for table in records[name]}  # a table is listed once
+    for member in lacking:
         tables = {name_of(address) for address in member.tables}
-        listing = [name for name, listed in records.items() if name not in found and not tables.isdisjoint(listed)]
-        own = len(listing) == 1 and (tables <= {*records[listing[0]]} or renamed_from(listing[0], member))
-        found[member.member] = listing[0] if own else None
+        holding = {holders[table] for table in tables if table in holders}
+        name = holding.pop() if len(holding) == 1 else None
+        own = name is not None and (tables <= {*records[name]} or renamed_from(name, member))
+        found[member.member] = name if own else None
     return found
 
 

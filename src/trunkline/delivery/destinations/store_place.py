@@ -231,6 +231,7 @@ class _Group:
         self._sql, self._name = sql, name_of
         self._writes = {write.step.member: write for write in writes}
         self._found = _found(sql, [write.step.found_by for write in writes], name_of)
+        self._owners: dict[str, str] | None = None  # the member of each table; read when one joins a member
 
     def results(self) -> dict[str, MemberResult]:
         group = GroupCommit({name: write.step.write for name, write in self._writes.items()})
@@ -242,6 +243,7 @@ class _Group:
                 applied[name] = self._written(self._writes[name])
             except TrunklineError as error:
                 self._sql.undo()
+                self._owners = None
                 errors[name] = error
                 group.leave_out(name, undone_alone=True)
         if group.writing:
@@ -281,6 +283,10 @@ class _Group:
             if tables.pop(self._name(gone.address), None) is not None and gone.drop:
                 self._drop(self._name(gone.address))
         kept = {at: columns for at, columns in tables.items() if at in mine or not step.seeds}
+        if self._owners is not None:
+            for at in () if record is None else record.tables:
+                self._owners.pop(at, None)
+            self._owners.update(dict.fromkeys(kept, step.member))
         self._sql.put_record(step.member, MemberRecord(step.reached, kept))
         return reduce(Applied.plus, results, Applied(step.through))
 
@@ -290,10 +296,11 @@ class _Group:
 
     def _check_claims(self, step: MemberStep, names: Iterable[str], own: str) -> None:
         """Whether tables that the member's record does not list can become its own (T5)."""
-        owners = {at: owner for owner, each in self._sql.records(None).items() if owner != own for at in each.tables}
+        if self._owners is None:
+            self._owners = {at: owner for owner, each in self._sql.records(None).items() for at in each.tables}
         replaced = {self._name(each.address) for each in step.tables if each.replaces and step.replace_existing}
         for name in names:
-            if (owner := owners.get(name)) is not None:
+            if (owner := self._owners.get(name, own)) != own:
                 raise DestinationHalted(
                     f"table {name} belongs to {owner}; choose another table for one of them, or retire {owner} first"
                 )
