@@ -24,7 +24,7 @@ class Program:
 
 SPARK = (
     *("tests/delivery", "tests/spark", "tests/cli/test_deliver.py"),
-    *("tests/cli/test_deliver_tables.py", "tests/cli/test_deliver_words.py"),
+    *("tests/cli/test_deliver_sqlite.py", "tests/cli/test_deliver_tables.py", "tests/cli/test_deliver_words.py"),
 )
 SYSTEM_DELIVERY = (
     *("tests/system/test_capture_to_tables.py", "tests/system/test_delivery_kills.py", "tests/system/test_tenants.py"),

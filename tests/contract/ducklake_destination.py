@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import duckdb
 
-from contract.destination_place import Kind, Watch
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.duckdb_pool import extension_file, pooled_duckdb
 from trunkline.delivery.backends.ducklake_attachment import SCANNERS, catalog_location
@@ -21,6 +20,8 @@ from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.contract import MEMBERS, Standing, stored_mark
 from trunkline.delivery.destinations.ducklake import DuckLakePlace
 from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
+from trunkline.destination_suite.place import Kind, Part, Watch
+from trunkline.destination_suite.processes import PRELOADED
 
 LAKE: Final = "independent"
 NAMES_EACH: Final = 100_000  # of attached lakes, which share an instance
@@ -165,7 +166,9 @@ def _answer(connection: duckdb.DuckDBPyConnection, statement: str) -> list[dict[
 @dataclass(frozen=True)
 class LakeKind:
     catalog: str
+    lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    server_fixture: str = "postgres"
     commits_alone: bool = False
 
     @property
@@ -186,4 +189,5 @@ def _shared_lake(server: PostgresServer, number: int) -> LakeSite:
     return LakeSite(f"postgres:{server.create_database(name)}", str(server.directory / name))
 
 
+PRELOADED.append("contract.warm_process")  # so that children need not load DuckDB
 KINDS: tuple[Kind, ...] = tuple(LakeKind(catalog) for catalog in ("duckdb", "sqlite", "postgres"))

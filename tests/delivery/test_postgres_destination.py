@@ -14,8 +14,6 @@ import pytest
 from msgspec.structs import replace
 from psycopg.conninfo import make_conninfo
 
-from contract.destination_place import Change, OneTable, Plan, Row, Table, plain, staged
-from contract.destination_steps import steps
 from contract.postgres_destination import PostgresKind, PostgresSite
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.postgres_session import PostgresSession
@@ -24,6 +22,8 @@ from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import Applied, MemberWrite, Standing
 from trunkline.delivery.destinations.postgres_place import PostgresPlace
+from trunkline.destination_suite.place import Change, OneTable, Plan, Row, Table, plain, staged
+from trunkline.destination_suite.steps import steps
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,

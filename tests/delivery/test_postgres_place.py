@@ -16,8 +16,6 @@ from msgspec.structs import replace
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from contract.destination_place import Change, Doing, Row, Table, content
-from contract.destination_steps import CHANGES, FLUSH, FLUSHED, SEED, SEEDED, applied, doing, done, holds, stands
 from contract.postgres_destination import PostgresKind, PostgresSite
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.rows import Op
@@ -25,6 +23,8 @@ from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations import postgres_place
 from trunkline.delivery.destinations.contract import Applied, MemberStep, MemberTables, MemberWrite, Standing, TableStep
 from trunkline.delivery.destinations.postgres_place import PostgresPlace
+from trunkline.destination_suite.place import Change, Doing, Row, Table, content
+from trunkline.destination_suite.steps import CHANGES, FLUSH, FLUSHED, SEED, SEEDED, applied, doing, done, holds, stands
 from trunkline.errors import DestinationHalted, OutcomeUnknown, TrunklineError, Unreachable
 
 NAMES: Final = ("acme", "bolt", "coil")

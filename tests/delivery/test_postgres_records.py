@@ -14,8 +14,14 @@ import pytest
 from msgspec.structs import replace
 from psycopg.conninfo import make_conninfo
 
-from contract.destination_place import Doing, Row, Table, content
-from contract.destination_steps import (
+from contract.postgres_destination import PostgresKind, PostgresSite
+from postgres_server import PostgresServer
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
+from trunkline.delivery.config.addresses import PostgresAddress
+from trunkline.delivery.destinations.contract import Applied, MemberResult, MemberTables, Standing
+from trunkline.delivery.destinations.postgres_place import PostgresPlace
+from trunkline.destination_suite.place import Doing, Row, Table, content
+from trunkline.destination_suite.steps import (
     CHANGES,
     FLUSH,
     FLUSHED,
@@ -32,12 +38,6 @@ from contract.destination_steps import (
     standing,
     stands,
 )
-from contract.postgres_destination import PostgresKind, PostgresSite
-from postgres_server import PostgresServer
-from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
-from trunkline.delivery.config.addresses import PostgresAddress
-from trunkline.delivery.destinations.contract import Applied, MemberResult, MemberTables, Standing
-from trunkline.delivery.destinations.postgres_place import PostgresPlace
 from trunkline.errors import DestinationHalted, PositionMoved
 
 WAIT_S: Final = 30.0

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, OneTable, Plan, Row, Table, plain, staged
 from contract.postgres_destination import PostgresKind
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.destinations.contract import Standing
+from trunkline.destination_suite.place import Change, OneTable, Plan, Row, Table, plain, staged
 from trunkline.errors import DestinationHalted, SchemaMismatch
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("note", "VARCHAR"))

@@ -9,6 +9,7 @@ Rules
      which stay in a destination's address until a table is known.
  A5  A path is one of the file system. What looks like a URL, or becomes one with its placeholders filled in, is
      rejected: as a path it would be a local directory called ``s3:``, where no one would look for the rows.
+ A6  The same holds for kinds of other packages: what is special about one is a method of its address.
 """
 
 from __future__ import annotations
@@ -18,18 +19,25 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from trunkline.delivery.changes.rows import RESERVED_PREFIX
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
+from trunkline.delivery.config.addresses import (
+    Address,
+    DeltaAddress,
+    DestinationAddress,
+    LakeAddress,
+    LogAddress,
+    PostgresAddress,
+)
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address
 
-KINDS: Final[dict[str, type[LakeAddress] | type[DeltaAddress] | type[PostgresAddress] | type[LogAddress]]] = {
+KINDS: Final[dict[str, type[Address]]] = {  # those of other packages are in ``kinds.py``
     "ducklake": LakeAddress,
     "delta": DeltaAddress,
     "postgres": PostgresAddress,
@@ -64,7 +72,6 @@ NOTES: Final = {  # documentation of the keys
 PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 PLACEHOLDERS: Final = ("name", "value")
 TABLE_PLACEHOLDERS: Final = ("table", "schema")  # of a set
-TABLE_FIELDS: Final = ("table", "schema", "path")  # may have those; the others say where all tables are
 PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 PLAIN_CHARS_MAX: Final = 48  # leaves room for a digest and a prefix in a PostgreSQL name
 POSTGRES_NAME_BYTES_MAX: Final = 63  # the server truncates longer names, so two tables would become one
@@ -72,6 +79,7 @@ DIGEST_CHARS: Final = 8
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 PATHS: Final = ("path", "data_path", "tls_ca", "tls_cert", "tls_key")
+VARIABLES: Final = ("password_env", "token_env")  # how fields end that name environment variables
 SECRET_OPTIONS: Final = ("password", "sslpassword")
 CATALOG_FORMS: Final = "the path of a DuckDB file, sqlite:PATH or postgres:DSN"
 
@@ -102,9 +110,27 @@ def filled(address: Address, name: str, value: str) -> Address:
     return replace(address, **{field: filled_text(text, name, value) for field, text in _texts(address)})
 
 
+def table_fields(kind: type[Address]) -> tuple[str, ...]:
+    """The fields that say which table it is, the decisive one first; the others say where all tables are."""
+    return ("path",) if kind is DeltaAddress else ("table", "schema")
+
+
 def has_table(address: Address) -> bool:
     """Whether each table of a set has its own in this destination."""
-    return "table" in placeholders(address.path if isinstance(address, DeltaAddress) else address.table or "")
+    return "table" in placeholders(getattr(address, table_fields(type(address))[0]) or "")
+
+
+Ability = Literal["history", "column_steps", "repairs"]
+
+
+def lacks(address: Address, ability: Ability) -> bool:
+    """Whether a destination of this kind cannot do something; the kinds of this package can do everything."""
+    return isinstance(address, DestinationAddress) and not getattr(address, ability)
+
+
+def kind_of(address: Address) -> str:
+    """The ``type`` of an address."""
+    return str(address.__struct_config__.tag)
 
 
 def address_of(address: Address, table: str) -> Address:
@@ -114,7 +140,8 @@ def address_of(address: Address, table: str) -> Address:
     """
     if not table:
         return address
-    found = {field: filled_with_table(text, table) for field, text in _texts(address) if field in TABLE_FIELDS}
+    fields = table_fields(type(address))
+    found = {field: filled_with_table(text, table) for field, text in _texts(address) if field in fields}
     made = replace(address, **found)
     for field, text in found.items():
         for why in field_faults(type(made), field, text):
@@ -162,6 +189,8 @@ def home_of(address: Address) -> str:
             return schema if placeholders(schema).isdisjoint(TABLE_PLACEHOLDERS) else "main"
         case PostgresAddress(schema=schema):
             return schema if placeholders(schema).isdisjoint(TABLE_PLACEHOLDERS) else "public"
+        case DestinationAddress():
+            return address.home
     return ""
 
 
@@ -179,6 +208,8 @@ def place_of(address: Address) -> str:
             return f"delta {path_identity(path)}"
         case LogAddress():
             return " ".join(identity(address))
+        case DestinationAddress():
+            return f"{kind_of(address)} {address.place}"
 
 
 def located(address: Address, folder: Path) -> Address:
@@ -195,6 +226,9 @@ def located(address: Address, folder: Path) -> Address:
                 catalog=located_store(catalog, folder),
                 data_path=None if data_path is None else located_path(data_path, folder),
             )
+        case DestinationAddress():
+            given = {name: getattr(address, name) for name in address.paths}
+            return replace(address, **{name: located_path(at, folder) for name, at in given.items() if at is not None})
     return address
 
 
@@ -219,7 +253,9 @@ def faults(address: Address) -> Iterator[tuple[str, str]]:
 
 def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
     """Why one field of an address is invalid."""
-    if field == "catalog":
+    if issubclass(kind, DestinationAddress):
+        yield from _faults_elsewhere(kind, field, text)
+    elif field == "catalog":
         yield from store_faults(text, CATALOG_FORMS, path_allowed=True)
     elif field == "dsn":
         yield from dsn_faults(text)
@@ -229,7 +265,7 @@ def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
         yield "is a URL; write the name of a log"
     elif field == "connect":
         yield from connect_faults(text)
-    elif field in ("password_env", "token_env"):
+    elif field.endswith(VARIABLES):
         yield from variable_faults(text)
     elif field == "table" and kind is LogAddress:
         if not all(text.partition(".")):
@@ -238,6 +274,17 @@ def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
         yield f"{text!r} starts with the reserved prefix {RESERVED_PREFIX}; choose another name"
     elif field in ("table", "schema") and kind is PostgresAddress and len(text.encode()) > POSTGRES_NAME_BYTES_MAX:
         yield f"{text!r} is longer than PostgreSQL's {POSTGRES_NAME_BYTES_MAX} bytes; shorten it"
+
+
+def _faults_elsewhere(kind: type[DestinationAddress], field: str, text: str) -> Iterator[str]:
+    """Of a kind of another package (A6)."""
+    if field.endswith(VARIABLES):
+        yield from variable_faults(text)
+    elif field in kind.paths:
+        yield from path_faults(text)
+    elif field == "table" and text.lower().startswith(RESERVED_PREFIX):
+        yield f"{text!r} starts with the reserved prefix {RESERVED_PREFIX}; choose another name"
+    yield from kind.faults(field, text)
 
 
 def store_faults(store: str, forms: str, *, path_allowed: bool) -> Iterator[str]:
@@ -308,12 +355,19 @@ def identity(address: Address) -> tuple[str, ...]:
             parts = ["postgres", *_database(dsn), schema, table]
         case LogAddress(connect=connect, log=log, table=table):
             parts = ["log", connect, log, table or ""]
+        case DestinationAddress():
+            parts = [place_of(address), *(getattr(address, name, "") or "" for name in table_fields(type(address)))]
     return tuple(part.casefold() for part in parts)
 
 
 def shared_place(address: Address) -> str:
-    """What allows one writer at a time: the catalog of a lake. Empty for other tables."""
-    return " ".join(store_identity(address.catalog)).casefold() if isinstance(address, LakeAddress) else ""
+    """What allows one writer at a time, such as the catalog of a lake. Empty for other tables."""
+    match address:
+        case LakeAddress(catalog=catalog):
+            return " ".join(store_identity(catalog)).casefold()
+        case DestinationAddress() if address.one_writer:
+            return place_of(address)
+    return ""
 
 
 def store_identity(store: str) -> tuple[str, ...]:

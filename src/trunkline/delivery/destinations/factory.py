@@ -7,7 +7,14 @@ from functools import cache
 from typing import Final
 
 from trunkline.delivery.config.address_rules import place_of
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
+from trunkline.delivery.config.addresses import (
+    Address,
+    DeltaAddress,
+    DestinationAddress,
+    LakeAddress,
+    LogAddress,
+    PostgresAddress,
+)
 from trunkline.delivery.destinations.contract import Place
 from trunkline.errors import ConfigError
 
@@ -29,6 +36,9 @@ def open_place(address: Address) -> Place:
             from trunkline.delivery.destinations.postgres_place import PostgresPlace
 
             return PostgresPlace(address)
+        case DestinationAddress():
+            place: Place = address.open_place()
+            return place
         case LogAddress():
             raise ConfigError(
                 "a log is not allowed as a destination; write to it with `trunkline append`, or capture a table into it"

@@ -42,11 +42,7 @@ class LostRace(Exception):
 
 
 def tables_of(write: MemberWrite) -> MemberTables:
-    """How its record is found (T9): by tables that it must have already, if the step has any."""
-    step = write.step
-    kept = [*(each.address for each in step.tables if not each.replaces), *step.known]
-    given = tuple(kept or (each.address for each in step.tables))
-    return MemberTables(step.member, step.home, given, step.living)
+    return write.step.found_by
 
 
 def touched_about(write: MemberWrite) -> int:

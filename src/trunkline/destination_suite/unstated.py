@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Plan, Table, content
-from contract.destination_processes import apply
-from contract.destination_steps import FLUSH, SEED, standing
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.rows import OP_COLUMN, ORIGIN_COLUMN, ROUTE_COLUMN, UNCHANGED_COLUMN, Op
 from trunkline.delivery.destinations.contract import Applied
+from trunkline.destination_suite.place import Plan, Table, content, needs
+from trunkline.destination_suite.processes import apply
+from trunkline.destination_suite.steps import FLUSH, SEED, standing
 from trunkline.errors import DestinationHalted
 
 DOCUMENTS: Columns = (
@@ -125,6 +125,7 @@ def test_t8_a_row_that_is_not_there_halts_and_nothing_is_written(table: Table) -
     assert content(table.held()) == content([document(1)])
 
 
+@needs("column_steps")
 def test_t8_unstated_values_are_found_under_columns_that_changed_in_the_same_window(table: Table) -> None:
     seeded(table, document(1), document(2))
     after = (*DOCUMENTS[:3], Column("text", "VARCHAR"), *DOCUMENTS[4:7], Column("score", "INTEGER"))

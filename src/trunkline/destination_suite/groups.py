@@ -10,9 +10,12 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Doing, Kind, Row, Site, Table, content
-from contract.destination_processes import Group, apply_group, run_until, states, tables_of, worker
-from contract.destination_steps import (
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.rows import Op
+from trunkline.delivery.destinations.contract import Applied, Standing
+from trunkline.destination_suite.place import Change, Doing, Kind, Row, Site, Table, content, needs
+from trunkline.destination_suite.processes import Group, apply_group, run_until, states, tables_of, worker
+from trunkline.destination_suite.steps import (
     CHANGES,
     FLUSH,
     FLUSHED,
@@ -26,9 +29,6 @@ from contract.destination_steps import (
     stands,
     steps,
 )
-from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.rows import Op
-from trunkline.delivery.destinations.contract import Applied, Standing
 from trunkline.errors import (
     DestinationHalted,
     DuplicateKey,
@@ -291,6 +291,7 @@ def test_u4_of_two_processes_with_overlapping_groups_one_writes_each_member(site
         assert at(site, member) == Standing(10 + ROUNDS, 1, "lake/orders")
 
 
+@needs("column_steps")
 def test_t6_columns_of_one_member_change_and_those_of_another_do_not(site: Site) -> None:
     group_seeded(site)
     moved = steps(ORDERS, {ORDERS[0]: "id", ORDERS[1]: "tenant", Column("sum", "INTEGER"): "amount"})

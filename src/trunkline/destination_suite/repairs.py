@@ -7,9 +7,12 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Kind, Plan, Row, Site, Table, content
-from contract.destination_processes import Group, run_until, states
-from contract.destination_steps import (
+from trunkline.core.fence import Decision
+from trunkline.delivery.changes.rows import Op
+from trunkline.delivery.destinations.contract import Applied, MemberResult, Standing
+from trunkline.destination_suite.place import Change, Kind, Plan, Row, Site, Table, content, needs
+from trunkline.destination_suite.processes import Group, run_until, states
+from trunkline.destination_suite.steps import (
     CHANGES,
     FLUSHED,
     MARK_A,
@@ -26,9 +29,6 @@ from contract.destination_steps import (
     seeded,
     stands,
 )
-from trunkline.core.fence import Decision
-from trunkline.delivery.changes.rows import Op
-from trunkline.delivery.destinations.contract import Applied, MemberResult, Standing
 from trunkline.errors import Fenced, PositionMoved
 
 BOTH: Final = ("items", "orders")
@@ -56,6 +56,7 @@ def _counts(result: MemberResult) -> tuple[int, int, int]:
     return result.position, result.removed, result.written
 
 
+@needs("repairs")
 def test_t12_a_repair_rewrites_the_keys_it_has_rows_for_and_keeps_the_position(site: Site) -> None:
     damaged(site)
     assert _counts(applied(site, doing(site, {"items": DIFFERING, "orders": []}, REPAIR))) == (10, 3, 3)
@@ -70,6 +71,7 @@ def test_t12_a_repair_rewrites_the_keys_it_has_rows_for_and_keeps_the_position(s
     assert stands(site, BOTH) == Standing(20, 4, "lake/orders", MARK_B)
 
 
+@needs("repairs")
 def test_t12_a_late_repair_and_a_late_flush_are_refused(site: Site) -> None:
     damaged(site)
     applied(site, doing(site, {"items": DIFFERING, "orders": DIFFERING}, REPAIR))
@@ -86,6 +88,7 @@ def test_t12_a_late_repair_and_a_late_flush_are_refused(site: Site) -> None:
     holds(site, dict.fromkeys(BOTH, FLUSHED))
 
 
+@needs("repairs")
 @pytest.mark.parametrize(
     ("plan", "decision"),
     [
@@ -101,6 +104,7 @@ def test_t12_the_fence_decides_about_a_repair(table: Table, plan: Plan, decision
     assert outcome_of(table, plan) is decision
 
 
+@needs("repairs")
 def test_t12_a_repair_in_a_group_is_one_member_of_many(site: Site) -> None:
     for name in BOTH:
         applied(site, doing(site, {name: DAMAGED}, MARKED_SEED, member=f"shop/{name}"))
@@ -112,6 +116,7 @@ def test_t12_a_repair_in_a_group_is_one_member_of_many(site: Site) -> None:
     holds(site, {"items": SEEDED, "orders": DAMAGED})
 
 
+@needs("repairs")
 def test_t12_a_repair_that_is_killed_leaves_each_table_as_it_was_or_repaired(kind: Kind, site: Site) -> None:
     """In one transaction all tables together; where tables commit alone, each for itself."""
     damaged(site)

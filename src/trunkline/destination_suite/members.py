@@ -12,9 +12,12 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import MEMBER, Change, Doing, Kind, Plan, Row, Rows, Site, Table, content
-from contract.destination_processes import Group, apply_group, run_until, standings, states, tables_of
-from contract.destination_steps import (
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.rows import Op
+from trunkline.delivery.destinations.contract import Applied, MemberTables, Standing
+from trunkline.destination_suite.place import MEMBER, Change, Doing, Kind, Plan, Row, Rows, Site, Table, content, needs
+from trunkline.destination_suite.processes import Group, apply_group, run_until, standings, states, tables_of
+from trunkline.destination_suite.steps import (
     CHANGES,
     FLUSH,
     FLUSHED,
@@ -27,16 +30,12 @@ from contract.destination_steps import (
     SEEDED,
     applied,
     doing,
-    flushed,
     holds,
     seeded,
     standing,
     stands,
     steps,
 )
-from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.rows import Op
-from trunkline.delivery.destinations.contract import FENCED_TOKEN, Applied, MemberTables, Standing
 from trunkline.errors import DestinationHalted, DuplicateKey, Fenced, PositionMoved, SchemaMismatch, TrunklineError
 
 BOTH: Final = ("items", "orders")
@@ -317,53 +316,13 @@ def test_t9_a_seed_of_a_renamed_member_replaces_its_tables_and_those_that_joined
         holds(site, dict.fromkeys((*BOTH, "more"), SEEDED))
 
 
-@pytest.mark.parametrize("marks", [False, True], ids=["without marks", "with marks"])
-def test_t9_the_record_of_an_older_release_is_found_and_left_with_a_token_it_cannot_reach(
-    table: Table, kind: Kind, marks: bool
-) -> None:
-    seeded(table, MARKED_SEED)
-    table.site.make_old_record(table.name, Standing(10, 7, "lake/orders", MARK_A if marks else ""), marks=marks)
-    before = table.trace()
-    held = Standing(10, 7, "lake/orders", MARK_A if marks else "")
-    assert standing(table) == held
-    assert table.trace() == before
-    assert table.site.old_token(table.name) == 7
-    plan = replace(MARKED_FLUSH, mark=held.mark, token=8)
-    with pytest.raises(Fenced):
-        flushed(table, replace(plan, token=6), CHANGES)
-    with pytest.raises(PositionMoved):
-        flushed(table, replace(plan, mark=MARK_B), CHANGES)
-    assert table.trace() == before
-    assert flushed(table, plan, CHANGES) == Applied(20, removed=2, written=2)
-    assert standing(table) == Standing(20, 8, "lake/orders", MARK_B)
-    assert content(table.held()) == content(FLUSHED)
-    assert table.site.old_token(table.name) == (8 if kind.commits_alone else FENCED_TOKEN)
-    assert flushed(table, replace(plan, expected=20, through=30, mark=MARK_B, through_mark=""), []) == Applied(30)
-
-
-def test_t9_a_seed_also_takes_over_the_record_of_an_older_release(table: Table, kind: Kind) -> None:
-    seeded(table)
-    table.site.make_old_record(table.name, Standing(10, 7, "lake/orders"), marks=True)
-    seeded(table, replace(SEED, expected=10, through=20, token=8))
-    assert standing(table) == Standing(20, 8, "lake/orders")
-    assert table.site.old_token(table.name) == (8 if kind.commits_alone else FENCED_TOKEN)
-
-
-def test_t9_the_table_of_an_older_release_becomes_one_of_several(site: Site, kind: Kind) -> None:
-    seeded(Table(site))
-    site.make_old_record("orders", Standing(10, 7, "lake/orders"), marks=True)
-    joined = doing(site, {"orders": CHANGES, "items": (replace(FLUSH, replaces=True), SEEDED)}, replace(FLUSH, token=8))
-    assert applied(site, joined) == Applied(20, removed=2, written=5)
-    assert stands(site, BOTH) == Standing(20, 8, "lake/orders")
-    holds(site, {"orders": FLUSHED, "items": SEEDED})
-
-
 # ----------------------------------------------------------------------------------- processes that die, and columns
 
 RENAMED: Final = steps(ORDERS, {ORDERS[0]: "id", ORDERS[1]: "tenant", Column("sum", "INTEGER"): "amount"})
 STEPPED: Final = [{"id": row["id"], "tenant": row["tenant"], "sum": row["amount"]} for row in SEEDED]
 
 
+@needs("column_steps")
 def test_t6_one_table_of_a_member_follows_the_steps_of_its_columns(site: Site) -> None:
     both_seeded(site)
     plan = replace(FLUSH, columns=RENAMED.after, steps=RENAMED)
@@ -407,7 +366,6 @@ STEPS: Final = (
     "flush of the last",
     "one joins",
     "the first leaves",
-    "columns of one change",
     "seed again",
 )
 
@@ -436,8 +394,7 @@ def killed_everywhere(site: Site, kind: Kind, one: Doing, old: object, new: obje
     assert seen[-2] or kind.commits_alone, "killed when it was done"
 
 
-@pytest.mark.parametrize("what", STEPS)
-def test_t1_a_process_killed_at_any_statement_leaves_all_tables_old_or_new(site: Site, kind: Kind, what: str) -> None:
+def killed_and_continued(site: Site, kind: Kind, what: str) -> None:
     both_seeded(site)
     one, expected = a_step(site, what)
     [old] = states(site, [one])
@@ -451,7 +408,17 @@ def test_t1_a_process_killed_at_any_statement_leaves_all_tables_old_or_new(site:
     assert applied(site, doing(site, tables, later)).position == 30
 
 
-def test_t1_a_process_killed_at_any_statement_of_the_first_seed_leaves_nothing_or_all(site: Site, kind: Kind) -> None:
+@pytest.mark.parametrize("what", STEPS)
+def test_t1_a_process_killed_at_any_statement_leaves_all_tables_old_or_new(site: Site, kind: Kind, what: str) -> None:
+    killed_and_continued(site, kind, what)
+
+
+@needs("column_steps")
+def test_t1_a_process_killed_while_columns_change_leaves_all_tables_old_or_new(site: Site, kind: Kind) -> None:
+    killed_and_continued(site, kind, "columns of one change")
+
+
+def test_t1_a_process_killed_at_any_statement_of_the_first_seed_leaves_no_table_or_all(site: Site, kind: Kind) -> None:
     one = doing(site, dict.fromkeys(BOTH, SEEDED), SEED)
     old = (None, dict.fromkeys(BOTH))
     new = (Standing(10, 1, "lake/orders"), {name: content(SEEDED) for name in BOTH})

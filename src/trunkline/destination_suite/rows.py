@@ -12,8 +12,11 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Plan, Row, Table, content, plain, staged
-from contract.destination_steps import (
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.rows import Op
+from trunkline.delivery.destinations.contract import Applied
+from trunkline.destination_suite.place import Change, Plan, Row, Table, content, plain, staged
+from trunkline.destination_suite.steps import (
     CHANGES,
     FLUSH,
     FLUSHED,
@@ -22,9 +25,6 @@ from contract.destination_steps import (
     flushed,
     seeded,
 )
-from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.rows import Op
-from trunkline.delivery.destinations.contract import Applied
 from trunkline.errors import (
     DuplicateKey,
 )

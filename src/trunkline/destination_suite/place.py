@@ -1,8 +1,7 @@
-"""What the contract suite needs of a kind of place, and other processes that use the same place.
+"""What the contract suite needs of a kind of destination: a ``Kind``, which makes a ``Site`` for each test.
 
-A module ``contract/<kind>_destination.py`` has ``KINDS: tuple[Kind, ...]``. A ``Site`` is where a place is, or will be:
-nothing of it exists yet. It pickles, so that a child process opens the same one. Tests that need one member with one
-table use ``Table``, which drives a site's place.
+A ``Site`` is where a place is, or will be: nothing of it exists yet. It pickles, so that a child process opens the same
+one. Tests that need one member with one table use ``Table``, which drives a site's place.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ import datetime
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from msgspec import Struct
@@ -82,6 +79,14 @@ class Site(Protocol):
         """Drop a table as another program would: records stay."""
         ...
 
+    def lost(self) -> Site:
+        """The same kind of place where no server answers: every call is ``Unreachable``."""
+        ...
+
+
+class SiteOfReleases(Site, Protocol):
+    """Where older releases of Trunkline left records, too: only of kinds that do not lack ``older_records``."""
+
     def make_old_record(self, name: str, standing: Standing, *, marks: bool) -> None:
         """Replace all records of members here by what an older release would have left for one table: its own record
         (DuckLake ``_trunkline_<table>``, PostgreSQL a row of ``_trunkline_positions``), which says ``standing``.
@@ -96,9 +101,8 @@ class Site(Protocol):
         """Whose rows that record names; empty: there is none but the present one."""
         ...
 
-    def lost(self) -> Site:
-        """The same kind of place where no server answers."""
-        ...
+
+Part = Literal["history", "column_steps", "repairs", "older_records"]  # of the suite
 
 
 class Kind(Protocol):
@@ -108,25 +112,42 @@ class Kind(Protocol):
     def name(self) -> str: ...
 
     @property
+    def lacks(self) -> frozenset[Part]:
+        """What it does not have, as its address says; ``older_records``: no release of Trunkline had this kind before
+        there were members. These parts of the suite are left out."""
+        ...
+
+    @property
     def widens(self) -> bool:
         """Whether a column's type can be widened within a flush."""
         ...
 
     @property
     def commits_alone(self) -> bool:
-        """Whether each table of a member commits alone (T10). Then a table's record has no member's name, either, and
-        is the same as that of older releases."""
+        """Whether each table of a member commits alone (T10), as those of Delta do; kinds of other packages do not."""
         ...
 
-    def make(self, folder: Path, postgres: Callable[[], Any]) -> Site:
-        """A new one; ``postgres()`` gives the running server (``postgres_server.PostgresServer``)."""
+    @property
+    def server_fixture(self) -> str:
+        """The name of a fixture of your tests that ``make`` needs, such as a running server; empty: none."""
+        ...
+
+    def make(self, folder: Path, server: Callable[[], Any], /) -> Site:
+        """A new site; ``folder`` is empty, ``server()`` gives the value of the fixture."""
         ...
 
 
-def kinds() -> tuple[Kind, ...]:
-    """Every kind of every module of kinds that exists."""
-    modules = [f"contract.{name}_destination" for name in ("ducklake", "delta", "postgres")]
-    return tuple(kind for name in modules if find_spec(name) for kind in import_module(name).KINDS)
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def needs(*parts: Part) -> Callable[[Test], Test]:
+    """Marks a test that only kinds with all these parts can pass."""
+
+    def marked(test: Test) -> Test:
+        test.needs = frozenset(parts)  # type: ignore[attr-defined]
+        return test
+
+    return marked
 
 
 # ------------------------------------------------------------------------------------------------ steps of members

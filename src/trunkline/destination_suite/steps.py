@@ -9,14 +9,14 @@ from typing import Any, Final
 import pyarrow as pa
 from msgspec.structs import replace
 
-from contract.destination_place import MEMBER, Change, Doing, Plan, Row, Rows, Site, Table, content, staged
-from contract.destination_processes import Group, apply, apply_group
 from trunkline.core.fence import Decision
 from trunkline.delivery.changes.column_steps import NEW, ColumnSteps
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.changes.versions import MARK_DIGITS
 from trunkline.delivery.destinations.contract import Applied, LeavingTable, MemberResult, MemberTables, Standing
+from trunkline.destination_suite.place import MEMBER, Change, Doing, Plan, Row, Rows, Site, Table, content, staged
+from trunkline.destination_suite.processes import Group, apply, apply_group
 from trunkline.errors import DestinationHalted, Fenced, PositionMoved, TrunklineError
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("amount", "INTEGER"))

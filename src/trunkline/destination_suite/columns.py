@@ -12,9 +12,13 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Plan, Row, Table, content
-from contract.destination_processes import worker
-from contract.destination_steps import (
+from trunkline.delivery.changes.column_steps import no_steps
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.rows import Op
+from trunkline.delivery.destinations.contract import Applied, Standing
+from trunkline.destination_suite.place import Change, Plan, Row, Table, content, needs
+from trunkline.destination_suite.processes import worker
+from trunkline.destination_suite.steps import (
     CHANGES,
     FLUSH,
     FLUSHED,
@@ -27,10 +31,6 @@ from contract.destination_steps import (
     steps,
     unchanged,
 )
-from trunkline.delivery.changes.column_steps import no_steps
-from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.rows import Op
-from trunkline.delivery.destinations.contract import Applied, Standing
 from trunkline.errors import PositionMoved, SchemaMismatch
 
 ID, TENANT, AMOUNT = ORDERS
@@ -94,6 +94,7 @@ def a_row(columns: Columns, number: int, key: str) -> Row:
     }
 
 
+@needs("column_steps")
 @pytest.mark.parametrize("touched", [False, True], ids=["no row touched", "rows touched"])
 def test_t6_columns_follow_what_happened_in_the_source_with_the_values_of_every_row(
     table: Table, touched: bool
@@ -156,6 +157,7 @@ VALUES: Final[dict[str, Any]] = {
 }
 
 
+@needs("column_steps")
 def test_t6_rows_that_are_older_than_a_column_have_its_default_of_any_type(table: Table) -> None:
     seeded(table)
     names = {f"c{place}": kind for place, kind in enumerate(VALUES)}
@@ -189,6 +191,7 @@ def test_t6_rows_that_are_older_than_a_column_have_its_default_of_any_type(table
     assert_held([{**{now[name]: each for name, each in row.items()}, "late": [7]} for row in expected], tuple(later))
 
 
+@needs("column_steps")
 def test_t6_a_default_outlives_the_next_changes_of_its_column(table: Table) -> None:
     """DuckLake loses a default that its catalog records, if rows are read after their column was widened."""
     seeded(table)
@@ -203,6 +206,7 @@ def test_t6_a_default_outlives_the_next_changes_of_its_column(table: Table) -> N
     assert content(table.held()) == content([row, *({**each, "wide": 7, "f": 0.5, "l": [1]} for each in SEEDED[1:])])
 
 
+@needs("column_steps")
 @pytest.mark.parametrize(
     ("before", "named"),
     [
@@ -227,6 +231,7 @@ def test_t6_a_table_that_was_changed_by_hand_is_refused_with_what_differs(
     unchanged(table)
 
 
+@needs("column_steps")
 def test_t6_steps_of_another_position_are_refused_by_the_position(table: Table) -> None:
     seeded(table)
     moved = steps(ORDERS, {ID: "id", TENANT: "tenant", SUM: "amount"})
@@ -235,6 +240,7 @@ def test_t6_steps_of_another_position_are_refused_by_the_position(table: Table) 
     unchanged(table)
 
 
+@needs("column_steps")
 def test_t6_a_first_flush_makes_the_table_as_the_columns_are_now(table: Table) -> None:
     moved = steps(ORDERS, {ID: "id", SUM: "amount"})
     rows: list[Change] = [(Op.INSERT, {"id": 1, "sum": 5})]
@@ -248,6 +254,7 @@ def test_t6_steps_that_change_nothing_are_a_flush_like_any_other(table: Table) -
     assert content(table.held()) == content(FLUSHED)
 
 
+@needs("column_steps")
 def test_t6_mode_append_follows_too(table: Table) -> None:
     seeded(table, replace(SEED, mode="append"))
     moved = steps(ORDERS, {text("id"): None, text("tenant"): "tenant"}, {"id": str(uuid.UUID(int=7))})
@@ -257,6 +264,7 @@ def test_t6_mode_append_follows_too(table: Table) -> None:
     assert content(table.held()) == content([old, old, old, {"id": "x", "tenant": "y"}])
 
 
+@needs("column_steps")
 def test_t6_of_two_processes_that_race_one_moves_the_columns(table: Table) -> None:
     seeded(table)
     columns, name = ORDERS, "amount"
@@ -278,6 +286,7 @@ def test_t6_of_two_processes_that_race_one_moves_the_columns(table: Table) -> No
     assert content(table.held()) == content(expected)
 
 
+@needs("column_steps")
 def test_a_flush_with_steps_that_fails_at_its_rows_leaves_the_old_columns(table: Table) -> None:
     seeded(table)
     moved = steps(ORDERS, {ID: "id", TENANT: "tenant", SUM: "amount"})

@@ -5,20 +5,21 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
-from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Doing, OneTable, Plan, Row, Site, Table, content, plain, staged
+from trunkline.config import changed_environment
 from trunkline.delivery.destinations.contract import Applied, MemberResult, MemberTables, Place, Standing
+from trunkline.destination_suite.place import Change, Doing, OneTable, Plan, Row, Site, Table, content, plain, staged
 from trunkline.errors import Refused, TrunklineError, Unreachable
 
 PATIENCE_S: Final = 180.0  # of a child on a loaded machine; longer: one that hangs is found later
@@ -114,20 +115,16 @@ def states(site: Site, doings: Sequence[Doing]) -> list[tuple[Standing | Trunkli
     return [(before[one.step.member], each) for one, each in zip(doings, rows, strict=True)]
 
 
+PRELOADED: Final = ["trunkline.destination_suite.crashes"]  # what children need, and what loads slowly
+
+
 @cache
 def forking() -> ForkServerContext:
     """Makes children of a process that has loaded all that they need."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["contract.warm_process"])
-    path = os.environ.get("PYTHONPATH")
-    folder = str(Path(__file__).parent.parent)  # where the server finds this folder
-    os.environ["PYTHONPATH"] = folder if path is None else f"{folder}{os.pathsep}{path}"
-    try:
+    context.set_forkserver_preload(PRELOADED)
+    with changed_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}):
         forkserver.ensure_running()
-    finally:
-        os.environ.pop("PYTHONPATH")
-        if path is not None:
-            os.environ["PYTHONPATH"] = path
     return context
 
 

@@ -1,21 +1,26 @@
 """What every kind of place promises: rules T1 to T7 of ``delivery/destinations/contract.py``.
 
-One member with one table. T3 is in ``test_destination_rows.py``, T9 and members with several tables are in
-``test_destination_members.py``, members that commit together in ``test_destination_groups.py``, T11 in
-``test_destination_history.py``, crashes and races in ``test_destination_crashes.py``, the kinds in
-``<kind>_destination.py``.
+One member with one table. T3 is in ``rows.py``, T9 and members with several tables are in ``members.py``, members that
+commit together in ``groups.py``, T11 in ``history.py``, crashes and races in ``crashes.py``.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Kind, Plan, Row, Table, content, plain, staged
-from contract.destination_steps import (
+from trunkline.core import group_commit
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
+from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
+from trunkline.delivery.config.address_rules import Ability, identity, lacks, place_of
+from trunkline.delivery.destinations.contract import Applied, Standing
+from trunkline.destination_suite.place import Change, Kind, Plan, Row, Site, Table, content, plain, staged
+from trunkline.destination_suite.steps import (
     CHANGES,
     FLUSH,
     FLUSHED,
@@ -32,11 +37,6 @@ from contract.destination_steps import (
     unchanged,
     whose,
 )
-from trunkline.core import group_commit
-from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
-from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.rows import OP_COLUMN, Op
-from trunkline.delivery.destinations.contract import Applied, Standing
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -393,6 +393,19 @@ def test_t7_a_destination_without_a_server_is_unreachable(table: Table) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- everything else
+
+
+def test_a_kind_lacks_what_its_addresses_say(kind: Kind, site: Site) -> None:
+    """The suite leaves out what is refused before a place is called, and nothing else."""
+    abilities: tuple[Ability, ...] = ("history", "column_steps", "repairs")
+    assert {each for each in abilities if lacks(site.address("orders"), each)} == kind.lacks - {"older_records"}
+
+
+def test_addresses_of_one_site_are_of_one_place_and_survive_the_way_to_a_worker(site: Site, kind: Kind) -> None:
+    one, two = site.address("orders"), site.address("items")
+    assert kind.commits_alone or place_of(one) == place_of(two)
+    assert identity(one) != identity(two)
+    assert pickle.loads(pickle.dumps(one)) == one
 
 
 def test_reading_writes_nothing(table: Table) -> None:

@@ -12,13 +12,24 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Kind, Plan, Row, Site, Table, content
-from contract.destination_processes import Group, run_until, states
-from contract.destination_steps import FLUSH, ORDERS, SEED, applied, doing, done, flushed, seeded, standing, steps
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.history import HISTORY_COLUMNS
 from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.destinations.contract import Applied, Standing
+from trunkline.destination_suite.place import Change, Kind, Plan, Row, Site, Table, content, needs
+from trunkline.destination_suite.processes import Group, run_until, states
+from trunkline.destination_suite.steps import (
+    FLUSH,
+    ORDERS,
+    SEED,
+    applied,
+    doing,
+    done,
+    flushed,
+    seeded,
+    standing,
+    steps,
+)
 from trunkline.errors import DuplicateKey, SchemaMismatch
 
 VERSIONED: Final[Columns] = (*ORDERS, *HISTORY_COLUMNS)
@@ -93,6 +104,7 @@ def spans(table: Table) -> set[tuple[Any, ...]]:
     return set(rows)
 
 
+@needs("history")
 def test_t11_a_flush_closes_open_versions_and_adds_every_new_one(table: Table) -> None:
     history(table)
     assert flushed(table, HISTORY_FLUSH, CHANGES) == EXPECTED
@@ -103,6 +115,7 @@ def test_t11_a_flush_closes_open_versions_and_adds_every_new_one(table: Table) -
     assert table.trace() == before
 
 
+@needs("history")
 def test_t11_only_the_open_version_of_a_key_is_closed(table: Table) -> None:
     history(table)
     flushed(table, HISTORY_FLUSH, CHANGES)
@@ -113,6 +126,7 @@ def test_t11_only_the_open_version_of_a_key_is_closed(table: Table) -> None:
     assert content(table.held()) == content([*rows, version(1, 12, 15, 25), version(1, 13, 25), version(2, 21, 26)])
 
 
+@needs("history")
 def test_t11_a_key_to_close_without_an_open_version_is_missing(table: Table) -> None:
     history(table)
     flushed(table, HISTORY_FLUSH, CHANGES)
@@ -124,6 +138,7 @@ def test_t11_a_key_to_close_without_an_open_version_is_missing(table: Table) -> 
     assert flushed(table, uncounted, [closed(2, 33)]) == Applied(40)
 
 
+@needs("history")
 def test_t11_a_second_open_version_of_a_key_is_a_duplicate_key(table: Table) -> None:
     history(table)
     before = table.trace()
@@ -132,6 +147,7 @@ def test_t11_a_second_open_version_of_a_key_is_a_duplicate_key(table: Table) -> 
     assert table.trace() == before
 
 
+@needs("history")
 def test_t11_a_seed_over_a_history_compares_and_never_removes(table: Table) -> None:
     history(table)
     flushed(table, HISTORY_FLUSH, CHANGES)
@@ -152,6 +168,7 @@ def test_t11_a_seed_over_a_history_compares_and_never_removes(table: Table) -> N
     assert len(table.held() or []) == len(kept | changed)
 
 
+@needs("history")
 def test_t11_a_seed_that_discards_a_history_leaves_only_its_own_rows_in_its_own_columns(table: Table) -> None:
     history(table)
     flushed(table, HISTORY_FLUSH, CHANGES)
@@ -165,6 +182,7 @@ def test_t11_a_seed_that_discards_a_history_leaves_only_its_own_rows_in_its_own_
     assert standing(table) == Standing(20, 1, "lake/orders")
 
 
+@needs("history")
 def test_t11_a_flush_may_replace_a_history_table_beside_others(site: Site) -> None:
     history(Table(site))
     whole = replace(HISTORY_FLUSH, replaces=True)
@@ -176,12 +194,14 @@ def test_t11_a_flush_may_replace_a_history_table_beside_others(site: Site) -> No
     assert applied(site, one) == Applied(20, already=True)
 
 
+@needs("history")
 def test_t11_a_seed_with_two_rows_of_one_key_is_refused(table: Table) -> None:
     with pytest.raises(DuplicateKey, match="1"):
         seeded(table, HISTORY_SEED, [version(1, 10, 10), version(1, 11, 10)])
     assert table.held() is None
 
 
+@needs("history", "column_steps")
 def test_t11_columns_of_a_history_table_follow_the_source(table: Table) -> None:
     history(table)
     flushed(table, HISTORY_FLUSH, CHANGES)
@@ -203,6 +223,7 @@ def test_t11_columns_of_a_history_table_follow_the_source(table: Table) -> None:
         flushed(table, replace(plan, expected=40, through=50, steps=None, columns=VERSIONED), [])
 
 
+@needs("history")
 def test_t11_a_reseed_adds_columns_that_the_source_gained(table: Table) -> None:
     history(table)
     wider = (*ORDERS, Column("note", "VARCHAR"), *HISTORY_COLUMNS)
@@ -213,6 +234,7 @@ def test_t11_a_reseed_adds_columns_that_the_source_gained(table: Table) -> None:
     assert len(rows) == 5
 
 
+@needs("history")
 def test_t11_members_with_history_share_a_group_with_mirrors(site: Site) -> None:
     history(Table(site))
     seeded(Table(site, "mirror", "shop/bolt"), SEED, [{"id": 1, "tenant": "x", "amount": 1}])
@@ -226,6 +248,7 @@ def test_t11_members_with_history_share_a_group_with_mirrors(site: Site) -> None
     assert site.held("mirror") == []
 
 
+@needs("history")
 @pytest.mark.parametrize("seeds", [False, True], ids=["flush", "seed again"])
 def test_t11_a_process_killed_at_any_statement_leaves_the_old_history_or_the_new(
     table: Table, kind: Kind, seeds: bool
