@@ -125,7 +125,7 @@ class Kind(Protocol):
 
 def kinds() -> tuple[Kind, ...]:
     """Every kind of every module of kinds that exists."""
-    modules = [f"contract.{name}_destination" for name in ("ducklake", "delta", "postgres")]
+    modules = [f"contract.{name}_destination" for name in ("ducklake", "delta", "postgres", "s3")]
     return tuple(kind for name in modules if find_spec(name) for kind in import_module(name).KINDS)
 
 

@@ -35,9 +35,8 @@ def test_what_the_server_acknowledged_survives_a_kill() -> None:
 
 
 def test_a_bucket_that_was_not_made_does_not_exist() -> None:
-    with object_server() as server, connected(server) as connection:
-        with pytest.raises(duckdb.Error, match="NoSuchBucket"):
-            connection.execute("COPY (SELECT 1) TO 's3://other/one.parquet'")
+    with object_server() as server, connected(server) as held, pytest.raises(duckdb.Error, match="NoSuchBucket"):
+        held.execute("COPY (SELECT 1) TO 's3://other/one.parquet'")
 
 
 def test_two_servers_run_side_by_side_and_leave_no_files() -> None:

@@ -25,7 +25,7 @@ from trunkline.delivery.config.address_rules import (
     located,
     placeholders,
 )
-from trunkline.delivery.config.addresses import Address
+from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress
 from trunkline.delivery.config.cross_checks import (
     Own,
     Placed,
@@ -36,6 +36,7 @@ from trunkline.delivery.config.cross_checks import (
     environment_names,
 )
 from trunkline.delivery.config.destination_entries import EVERY_ROW, check_seeds, read_seed, read_values
+from trunkline.delivery.config.object_urls import ACCESS_KEY, SECRET_KEY, access_faults, store_url
 from trunkline.delivery.config.readable_part import invalid_file
 from trunkline.delivery.config.set_checks import check_sets
 from trunkline.delivery.config.table_entries import check_columns_of, read_mask, read_tables
@@ -245,7 +246,20 @@ class _Loading:
         ready = self._filled(kind, texts, own, given, filling)
         if self._problems.count > before:
             return _ReadTable(found)
+        if not self._reachable(KINDS[kind](**ready), own):
+            return _ReadTable(found)
         return _ReadTable(found, KINDS[kind](**texts), located(KINDS[kind](**ready), self._folder))
+
+    def _reachable(self, address: Address, node: YamlNode) -> bool:
+        """Whether the keys for an object store fit together; the variables that they name are checked later."""
+        if not isinstance(address, LakeAddress | DeltaAddress):
+            return True
+        wrong = list(access_faults(address))
+        for field, why in wrong:
+            self._problems.add(node.at(field), why)
+        if store_url(address) is not None and address.access_key_env is None and address.profile is None:
+            self._variables += [(node, variable) for variable in (ACCESS_KEY, SECRET_KEY)]
+        return not wrong
 
     def _read_options(self, node: YamlNode, keys: Mapping[str, Key], elsewhere: tuple[str, ...] = ()) -> dict[str, Any]:
         plain = {name: key for name, key in keys.items() if name not in FORMS}
@@ -296,7 +310,7 @@ class _Loading:
         wrong = list(field_faults(KINDS[kind], field, text))
         for why in wrong:
             self._problems.add(node, why if name == "" else f"{why} (for {name or SAMPLE})")
-        if field in ("password_env", "token_env") and not wrong and name is not None:
+        if field.endswith("_env") and not wrong and name is not None:
             self._variables.append((node, text))
 
     def _check_variables(self) -> None:
