@@ -52,7 +52,11 @@ class ObjectServer:
     ``tables``: a bucket of Iceberg tables; ``catalog`` is then the address of its REST catalog.
     """
 
-    def __init__(self, buckets: tuple[str, ...] = ("lake",), *, tables: str | None = None) -> None:
+    def __init__(
+        self, buckets: tuple[str, ...] = ("lake",), *, tables: str | None = None, directory: Path | None = None
+    ) -> None:
+        """``directory``: keep its files there; otherwise they are removed with the server."""
+        self._kept = directory
         self._weed = _installed()
         self._buckets = buckets
         self._tables = tables
@@ -95,15 +99,15 @@ class ObjectServer:
         self.close()
 
     def start(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="objects-"))
-        (self._directory / "data").mkdir()
+        self._directory = self._kept or Path(tempfile.mkdtemp(prefix="objects-"))
+        (self._directory / "data").mkdir(parents=True)
         self.restart()
 
     def restart(self) -> None:
         """Start the server, with what its disk holds, and wait until it serves every bucket."""
         command = [*_dying_with_parent(), str(self._weed), "mini", f"-dir={self.directory / 'data'}", *SETTINGS]
         command += [f"-{name}={port}" for name, port in self.ports.items()]
-        command += [f"-{part}.localSocket={self.directory / part}.sock" for part in ("filer", "s3")]
+        command += [f"-{part}.localSocket={part}.sock" for part in ("filer", "s3")]
         command += [f"-bucket={','.join(self._buckets)}"] if self._buckets else []
         command += [f"-tableBucket={self._tables}"] if self._tables else []
         keys = {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
@@ -133,9 +137,9 @@ class ObjectServer:
     def close(self) -> None:
         if self._process is not None:
             self._end(signal.SIGKILL)
-        if self._directory is not None:
+        if self._directory is not None and self._kept is None:
             shutil.rmtree(self._directory)
-            self._directory = None
+        self._directory = None
         for name, port in self.ports.items():  # sockets that the server puts where no option can change it
             Path(SOCKET.format(part=name.partition(".")[0], port=port)).unlink(missing_ok=True)
 

@@ -39,6 +39,7 @@ from trunkline.delivery.backends.object_store import (
 )
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.object_urls import FilesAddress, bucket_and_prefix, plain_url, store_url
+from trunkline.errors import ConfigError
 
 DROPPED: Final = "_delta_log/_trunkline_dropped"
 PROBE: Final = "_trunkline_probe"
@@ -77,6 +78,18 @@ def _client(bucket: str, endpoint: str | None, keys: StoreKeys) -> S3Store:
         },
         retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)},
     )
+
+
+def store_problem(address: FilesAddress) -> str:
+    """Why the files of an address cannot be reached; empty if they can, or are in a directory. Writes nothing."""
+    if (url := store_url(address)) is None:
+        return ""
+    try:
+        with translated(address, url):
+            next(iter(obstore.list(object_store(address), bucket_and_prefix(url)[1] + "/", chunk_size=1)), None)
+    except (StoreError, ConfigError) as error:
+        return f"{url} cannot be reached: {error}"
+    return ""
 
 
 @contextmanager

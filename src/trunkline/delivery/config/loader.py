@@ -36,7 +36,7 @@ from trunkline.delivery.config.cross_checks import (
     environment_names,
 )
 from trunkline.delivery.config.destination_entries import EVERY_ROW, check_seeds, read_seed, read_values
-from trunkline.delivery.config.object_urls import ACCESS_KEY, SECRET_KEY, access_faults, store_url
+from trunkline.delivery.config.object_urls import STORE_KEYS, access_faults, store_url
 from trunkline.delivery.config.readable_part import invalid_file
 from trunkline.delivery.config.set_checks import check_sets
 from trunkline.delivery.config.table_entries import check_columns_of, read_mask, read_tables
@@ -258,7 +258,7 @@ class _Loading:
         for field, why in wrong:
             self._problems.add(node.at(field), why)
         if store_url(address) is not None and address.access_key_env is None and address.profile is None:
-            self._variables += [(node, variable) for variable in (ACCESS_KEY, SECRET_KEY)]
+            self._variables += [(node, variable) for variable in STORE_KEYS]
         return not wrong
 
     def _read_options(self, node: YamlNode, keys: Mapping[str, Key], elsewhere: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -318,7 +318,8 @@ class _Loading:
             return
         for node, variable in self._variables:
             try:
-                secret(variable, "the secret", self._environment)
+                what = "a key of the object store, or name a `profile`" if variable in STORE_KEYS else "the secret"
+                secret(variable, what, self._environment)
             except ConfigError as error:
                 self._problems.add(node, str(error))
 

@@ -24,6 +24,7 @@ PROFILE: Final = re.compile(r"[A-Za-z0-9_.@-]+", re.ASCII)
 FORM: Final = "write s3://BUCKET/PREFIX, with letters, digits and _ . = + @ - / in the prefix"
 ACCESS_KEY: Final = "AWS_ACCESS_KEY_ID"  # variables that count if an address names none
 SECRET_KEY: Final = "AWS_SECRET_ACCESS_KEY"
+STORE_KEYS: Final = (ACCESS_KEY, SECRET_KEY)
 STORE_FIELDS: Final = ("endpoint", "region", "access_key_env", "secret_key_env", "session_token_env", "profile")
 
 FilesAddress = LakeAddress | DeltaAddress  # addresses whose files may be on an object store
