@@ -4,8 +4,10 @@ Rules
  O1  Keys are read at each use, from the environment or a profile, in the process that uses them. They are in no
      address, no task, no file and no message: ``without_keys`` takes them out of the messages of others.
  O2  Nothing is looked up elsewhere: neither DuckDB nor delta-rs asks a metadata service or guesses an endpoint.
- O3  A lake's secret in DuckDB counts for its own data path only. Two lakes of one process with one data path and
-     different access would use each other's: the second is refused.
+ O3  DuckDB takes the secret with the longest scope, and compares all of them at each request: 10,000 cost 80 ms. So the
+     first access to a bucket makes a secret for the whole bucket, and only lakes with other access have their own, for
+     their data path. Two lakes with one data path and different access would use each other's: they are not attached
+     at the same time (``ducklake_attachments.py``).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from trunkline.delivery.config.object_urls import (
     SECRET_KEY,
     STORE_FIELDS,
     FilesAddress,
+    bucket_and_prefix,
     plain_url,
     store_url,
 )
@@ -146,36 +149,66 @@ def access_of(address: FilesAddress) -> tuple[str, ...]:
     return tuple(getattr(address, field) or "" for field in STORE_FIELDS)
 
 
-def create_secret(connection: duckdb.DuckDBPyConnection, address: FilesAddress, *, reachable: bool = True) -> None:
-    """Let DuckDB reach the files of an address, if they are on an object store; ``httpfs`` must be loaded.
+def only_secret(connection: duckdb.DuckDBPyConnection, address: FilesAddress) -> None:
+    """Let a connection that is used for one address at a time reach its files."""
+    if store_url(address) is not None:
+        for name in _secrets(connection):
+            connection.execute(f"DROP SECRET {name}")
+        create_secret(connection, address)
 
-    ``reachable=False``: until the next call every access to them fails at once.
-    """
+
+def create_secret(connection: duckdb.DuckDBPyConnection, address: FilesAddress) -> None:
+    """Let DuckDB reach the files of an address, if they are on an object store (O3); ``httpfs`` must be loaded."""
     if (url := store_url(address)) is None:
         return
     keys = keys_of(address)
-    scope = plain_url(url) + "/"
-    place, access = _digest(scope), _digest(*access_of(address))
-    found = connection.execute(f"SELECT name FROM duckdb_secrets() WHERE starts_with(name, 'store_{place}_')")
-    if others := [name for (name,) in found.fetchall() if name != f"store_{place}_{access}"]:
-        assert len(others) == 1
-        raise ConfigError(f"two lakes have the data path {url} with different access; give each its own data_path")
+    bucket, _ = bucket_and_prefix(url)
+    first, access = f"bucket_{_digest(bucket)}_", _digest(*access_of(address))
+    own = f"path_{_digest(plain_url(url))}"
+    there = _secrets(connection)
+    held = [name for name in there if name.startswith(first)]
     parts = urlsplit(address.endpoint) if address.endpoint is not None else None
     values: dict[str, str | bool] = {
-        "SCOPE": scope,
         "KEY_ID": keys.access_key,
         "SECRET": keys.secret_key,
         "SESSION_TOKEN": keys.session_token,
         "REGION": keys.region,
+        "ENDPOINT": "" if parts is None else parts.netloc,
         "URL_STYLE": "vhost" if parts is None else "path",
         "USE_SSL": parts is None or parts.scheme == "https",
     }
-    if parts is not None:
-        values["ENDPOINT"] = parts.netloc
-    if not reachable:
-        values |= {"ENDPOINT": NOWHERE, "USE_SSL": False, "URL_STYLE": "path"}
-    listed = ", ".join(f"{name} {literal(value)}" for name, value in values.items() if value != "")
-    connection.execute(f"CREATE OR REPLACE SECRET store_{place}_{access} (TYPE s3, {listed})")
+    if not held or held == [first + access]:
+        if own in there:
+            connection.execute(f"DROP SECRET {own}")
+        _create(connection, first + access, f"s3://{bucket}/", values)
+    else:
+        _create(connection, own, plain_url(url) + "/", values)
+
+
+def block(connection: duckdb.DuckDBPyConnection, address: FilesAddress) -> str:
+    """From now on every access to the files of an address fails at once; ``unblock`` takes the name."""
+    url = store_url(address)
+    assert url is not None
+    values: dict[str, str | bool] = {"KEY_ID": "x", "SECRET": "x", "ENDPOINT": NOWHERE, "USE_SSL": False}
+    name = f"block_{_digest(plain_url(url))}"
+    _create(connection, name, f"{plain_url(url)}/", {**values, "URL_STYLE": "path", "REGION": REGION})
+    if f"path_{_digest(plain_url(url))}" in _secrets(connection):  # of the same length: it would be ambiguous
+        connection.execute(f"DROP SECRET path_{_digest(plain_url(url))}")
+    return name
+
+
+def unblock(connection: duckdb.DuckDBPyConnection, address: FilesAddress, name: str) -> None:
+    connection.execute(f"DROP SECRET {name}")
+    create_secret(connection, address)
+
+
+def _secrets(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT name FROM duckdb_secrets()").fetchall()]
+
+
+def _create(connection: duckdb.DuckDBPyConnection, name: str, scope: str, values: dict[str, str | bool]) -> None:
+    listed = ", ".join(f"{key} {literal(value)}" for key, value in values.items() if value != "")
+    connection.execute(f"CREATE OR REPLACE SECRET {name} (TYPE s3, SCOPE {literal(scope)}, {listed})")
 
 
 def _digest(*parts: str) -> str:

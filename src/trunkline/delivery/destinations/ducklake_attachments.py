@@ -44,6 +44,7 @@ from trunkline.delivery.backends.ducklake_attachment import catalog_location, ca
 from trunkline.delivery.backends.object_store import access_of, create_secret
 from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.config.object_urls import store_url
 from trunkline.delivery.destinations.ducklake_errors import (
     FATAL,
     NOT_A_LAKE,
@@ -283,7 +284,7 @@ class AttachedLakes:
         kind, location = catalog_location(address.catalog)
         for extension in catalog_scanners(address):
             instance.execute(f"LOAD {literal(str(extension_file(extension)))}")
-        create_secret(instance, address)
+        self._grant(instance, address)
         options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
         options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
         if kind != "postgres" and _is_new(Path(location), address, create=create):
@@ -302,6 +303,20 @@ class AttachedLakes:
                 raise no_lake(address) from error
             raise
         return alias
+
+    def _grant(self, instance: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
+        """Access to an object store: one for each data path at a time."""
+        if store_url(address) is None:
+            return
+        for each in [each for each in self._attached.values() if each.catalog.data_path == address.data_path]:
+            if each.catalog.access != access_of(address) and each.users:
+                raise Unreachable(
+                    f"another lake of this process uses {address.data_path} with other access; retrying, give each "
+                    "its own data_path if this persists"
+                )
+            if each.catalog.access != access_of(address):
+                self._detach(each)
+        create_secret(instance, address)
 
     def _detach(self, attached: _Attached) -> None:
         """It is given out no more, and detached if no session uses it."""

@@ -6,8 +6,8 @@ exist. In a directory, second names protect new files (``ducklake_kept_files.py`
 
 Rules
  S1  All objects of a transaction are written before its COMMIT, which itself writes to the catalog alone.
- S2  During a COMMIT to a catalog in PostgreSQL, the secret of the lake leads nowhere: DuckLake cannot remove an object.
-     Then the secret is as before, whatever became of the commit.
+ S2  During a COMMIT to a catalog in PostgreSQL, a secret for the lake's data path leads nowhere: DuckLake cannot remove
+     an object. Then that secret is dropped, whatever became of the commit.
  S3  So objects of a commit that failed stay: no catalog names them, and cleaning of orphans removes them.
  S4  Another session of this process that reads objects of the same lake at that moment fails, and is retried.
 """
@@ -21,7 +21,7 @@ from typing import Final
 import duckdb
 
 from trunkline.delivery.backends.ducklake_attachment import catalog_location
-from trunkline.delivery.backends.object_store import create_secret
+from trunkline.delivery.backends.object_store import block, unblock
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.config.object_urls import store_url
 
@@ -36,10 +36,10 @@ def objects_stay(instance: duckdb.DuckDBPyConnection | None, address: LakeAddres
         return
     with instance.cursor() as cursor:  # the session's own one is in a transaction
         found = cursor.execute(f"SELECT value FROM duckdb_settings() WHERE name = '{RETRIES}'").fetchall()
-        create_secret(cursor, address, reachable=False)
+        name = block(cursor, address)
         cursor.execute(f"SET GLOBAL {RETRIES} = 0")
         try:
             yield
         finally:
             cursor.execute(f"SET GLOBAL {RETRIES} = {found[0][0]}")
-            create_secret(cursor, address)
+            unblock(cursor, address, name)

@@ -15,7 +15,7 @@ from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
 from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners
 from trunkline.delivery.backends.file_stamp import file_stamp
 from trunkline.delivery.backends.object_errors import store_reason
-from trunkline.delivery.backends.object_store import create_secret
+from trunkline.delivery.backends.object_store import only_secret
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.history import VersionedChanges
 from trunkline.delivery.changes.row_versions import versions_of_net
@@ -132,7 +132,7 @@ class DuckLakeSource(Struct, frozen=True):
     def connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
         with self._translated_errors(), pooled_duckdb(*catalog_scanners(self.address)) as connection:
             connection.execute(f"SET threads = {THREADS}")
-            create_secret(connection, self.address)
+            only_secret(connection, self.address)
             yield connection
 
     @contextmanager
