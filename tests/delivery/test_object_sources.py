@@ -152,19 +152,20 @@ def test_while_the_server_is_down_sources_and_destinations_are_unreachable(
     objects = server()
     bucket = Bucket.of(objects)
     lake, feed = S3LakeSource(tmp_path, bucket), S3DeltaFeed(bucket)
-    lake.write(lake.insert("acme", 1, 2, 3))
+    newest = lake.write(lake.insert("acme", 1, 2, 3))
     pipe = Pipe(workers, lake, [each for each in sites(tmp_path) if each.path == "small"])
     objects.kill()
     try:
         for ask in (lambda: feed.source.state(0), feed.source.change_hint, lambda: feed.source.columns(1)):
             with pytest.raises(Unreachable, match=f"cannot be read now: {objects.endpoint} does not answer"):
                 ask()
-        report = pipe.seed("small", 3)
-        assert {result.outcome for result in report.results} | {report.rest} <= {Outcome.TRANSIENT, Outcome.EMPTY}
+        report = pipe.seed("small", newest)
+        assert {result.outcome for result in report.results} == {Outcome.TRANSIENT}, report
+        assert f"{objects.endpoint} does not answer" in report.results[0].error
     finally:
         objects.restart()
     assert feed.source.state(0).version == 1
-    pipe.catch_up(3)
+    pipe.catch_up(newest)
     pipe.assert_equal()
     pipe.close()
 

@@ -151,7 +151,7 @@ def test_s3_objects_of_a_failed_commit_are_orphans_that_cleaning_removes(
 
 WRONG: Final[dict[str, tuple[Callable[[Bucket], Bucket], type[TrunklineError], str]]] = {
     "endpoint": (lambda b: replace(b, endpoint=SILENT), Unreachable, f"{SILENT} does not answer; check the endpoint"),
-    "access key": (lambda b: replace(b, access_key="nobody"), DestinationHalted, "does not know the access key"),
+    "access key": (lambda b: replace(b, access_key="unknown-key"), DestinationHalted, "does not know the access key"),
     "secret key": (lambda b: replace(b, secret_key="it-is-wrong"), DestinationHalted, "refuses the secret key"),
 }
 

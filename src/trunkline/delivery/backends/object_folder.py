@@ -6,8 +6,9 @@ Rules
      writers commit one version: before this process first writes to a bucket it puts one object twice, and halts unless
      the second put is refused.
  F3  Objects cannot be renamed. A table is dropped by an object in its log, DROPPED, with a name of its own inside; from
-     then on it is gone, and whoever finds that object removes the others, and that object last. A process that stood
-     still meanwhile finds another object there, or none, and removes nothing of a table that was made since.
+     then on the table does not exist. Each process that finds that object removes the others, and that object last. A
+     process that stood still meanwhile finds another object there, or none, and removes nothing of a table that was
+     made since.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ class ObjectFolder:
         return True
 
     def conditions_hold(self) -> bool:
-        """Whether the server refuses to put an object that exists, if it is told to."""
+        """Whether the server refuses to put an object that exists, if a request says so."""
         path = f"{PROBE}_{uuid.uuid4()}"
         with self._translated(path):
             obstore.put(self._store, self._key(path), b"", mode="create")

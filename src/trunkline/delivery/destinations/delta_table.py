@@ -133,7 +133,7 @@ class DeliveredTable:
         self.log.commit(loaded, loaded.schema, [], record)
 
     def drop(self) -> None:
-        """Remove the table: after the first step it is gone, and the second one cleans up."""
+        """Remove the table: after the first step it no longer exists, and the second one cleans up."""
         self._step("drop")
         steps = self.folder.drop()
         try:
