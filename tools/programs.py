@@ -83,7 +83,7 @@ TABLE = (
     Program("env", "coreutils", ("run",)),
     Program("mount", "mount", (*SMALL_DISKS, FULL_TEMPORARY, "tools/fresh.py")),
     Program("umount", "mount", (*SMALL_DISKS, FULL_TEMPORARY)),
-    Program("setpriv", "util-linux", (*WITH_POSTGRES, *WITH_MARIADB, "tools/fresh.py")),
+    Program("setpriv", "util-linux", (*WITH_POSTGRES, *WITH_MARIADB, *DEMO, "tools/fresh.py")),
     Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),
     Program("uname", "coreutils", ("",)),  # called by the standard library

@@ -37,6 +37,7 @@ def instance() -> duckdb.DuckDBPyConnection:
     for scanners in SCANNERS.values():
         for scanner in scanners:
             made.execute(f"LOAD {literal(str(extension_file(scanner)))}")
+    made.execute(f"LOAD {literal(str(extension_file('httpfs')))}")
     return made
 
 

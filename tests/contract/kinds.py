@@ -7,7 +7,7 @@ from typing import Final
 
 from trunkline.destination_suite import Kind
 
-MODULES: Final = (*(f"contract.{name}_destination" for name in ("ducklake", "delta", "postgres")), "sqlite_site")
+MODULES: Final = (*(f"contract.{name}_destination" for name in ("ducklake", "delta", "postgres", "s3")), "sqlite_site")
 
 
 def kinds() -> tuple[Kind, ...]:

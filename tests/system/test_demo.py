@@ -54,6 +54,21 @@ def test_every_table_is_equal_to_the_shop_after_a_node_and_the_deliverer_were_ki
 
 
 @pytest.mark.usefixtures("java")
+def test_tables_in_a_bucket_are_equal_to_the_shop_after_its_server_was_killed_too(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    done = subprocess.run(
+        [*DEMO, "--s3", "--dir", str(directory)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "all 20 tenants equal to the shop, row by row" in done.stdout
+    assert re.search(r"S3 server killed and restarted: delivery continued after \d+\.\d s", done.stdout)
+    assert not list(directory.glob("tenants/*/*"))  # of tenants, only catalogs are in the directory
+    pipeline = (directory / "pipeline.yaml").read_text()
+    assert ("s3://shop/tenants" in pipeline, "secret_key_env: DEMO_SECRET_KEY" in pipeline) == (True, True)
+    wait_until(lambda: not processes_of(directory))
+
+
+@pytest.mark.usefixtures("java")
 def test_ctrl_c_in_the_middle_leaves_no_process_and_no_directory_behind(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     demo = subprocess.Popen(

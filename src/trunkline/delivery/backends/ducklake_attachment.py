@@ -8,8 +8,10 @@ import duckdb
 
 from trunkline.config import ENVIRONMENT, secret
 from trunkline.delivery.backends.duckdb_pool import Extension
+from trunkline.delivery.backends.object_store import create_secret, without_keys
 from trunkline.delivery.backends.sql import first_line, literal
 from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.config.object_urls import is_url
 from trunkline.errors import Unreachable
 
 CatalogKind = Literal["duckdb", "sqlite", "postgres"]
@@ -36,8 +38,9 @@ def needs_data_path(catalog: str) -> bool:
 
 
 def catalog_scanners(address: LakeAddress) -> tuple[Extension, ...]:
+    """The extensions that read a lake's catalog, and its files where they are not in a directory."""
     kind, _ = catalog_location(address.catalog)
-    return SCANNERS[kind]
+    return (*SCANNERS[kind], "httpfs") if is_url(address.data_path) else SCANNERS[kind]
 
 
 def attach_catalog(connection: duckdb.DuckDBPyConnection, address: LakeAddress, name: str) -> None:
@@ -57,6 +60,7 @@ def attach_lake(connection: duckdb.DuckDBPyConnection, address: LakeAddress, nam
     options = [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
     options += ["READ_ONLY"] if read_only else []
     suffix = f" ({', '.join(options)})" if options else ""
+    create_secret(connection, address)
     try:
         connection.execute(f"ATTACH {literal(lake_url(address))} AS {name}{suffix}")
     except duckdb.Error as error:
@@ -81,7 +85,8 @@ def password_part(address: LakeAddress) -> str:
 
 def without_password(error: BaseException, address: LakeAddress) -> str:
     """The first line of an error of DuckDB, which repeats the whole connection string, without the password."""
+    said = without_keys(first_line(error), address)
     password = ENVIRONMENT.get(address.password_env or "")
     if not password:
-        return first_line(error)
-    return first_line(error).replace(password_part(address), "").replace(password, "***")
+        return said
+    return said.replace(password_part(address), "").replace(password, "***")

@@ -7,8 +7,9 @@ Rules
  A3  Two addresses of one table have one identity. It ignores case, as some catalogs and file systems do.
  A4  The name of a source's table becomes part of names in the same way (A2). It fills ``{table}`` and ``{schema}``,
      which stay in a destination's address until a table is known.
- A5  A path is one of the file system. What looks like a URL, or becomes one with its placeholders filled in, is
-     rejected: as a path it would be a local directory called ``s3:``, where no one would look for the rows.
+ A5  A path is one of the file system; the files of lakes and Delta tables may also be at an ``s3://`` URL
+     (``object_urls.py``). Any other URL, also one that a path becomes with its placeholders filled in, is rejected: as
+     a path it would be a local directory called ``gs:``, where no one would look for the rows.
  A6  The same holds for kinds of other packages: what is special about one is a method of its address.
 """
 
@@ -34,6 +35,15 @@ from trunkline.delivery.config.addresses import (
     LogAddress,
     PostgresAddress,
 )
+from trunkline.delivery.config.object_urls import (
+    STORE_FIELDS,
+    SUPPORTED,
+    UNTESTED,
+    endpoint_faults,
+    is_url,
+    plain_url,
+    url_faults,
+)
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address
 
@@ -51,9 +61,18 @@ NOTES: Final = {  # documentation of the keys
     "table": "if wrong: the source is not found; a destination gets a new table, and the old one stays as it is. With "
     "`tables`: not of a source; of a destination `{table}`, if it is left out",
     "schema": "of the table; if wrong: like `table`. Of a lake with `tables`: of entries without a schema",
-    "data_path": "the directory of a lake's Parquet files (not a URL), required only if the lake does not exist yet; "
-    "never that of another lake: a clean-up of one would remove the files of the other",
-    "path": "the directory of a Delta table: a path in the file system, not a URL. With `tables` it has `{table}`",
+    "data_path": "the directory of a lake's Parquet files, or `s3://BUCKET/PREFIX`, required if the lake does not "
+    "exist yet or is on an object store; never that of another lake: a clean-up of one would remove the files of the "
+    "other",
+    "path": "the directory of a Delta table, or `s3://BUCKET/PREFIX`. With `tables` it has `{table}`",
+    "endpoint": "of an object store that is not Amazon's: `http://HOST:PORT` or `https://HOST`; if wrong: nothing is "
+    "found there, or another bucket of this name",
+    "region": "of the bucket; without it `AWS_REGION`, `AWS_DEFAULT_REGION`, the profile's, or us-east-1",
+    "access_key_env": "the environment variable that holds the access key of the object store, together with "
+    "`secret_key_env`; without both, `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. Set them wherever a task may run",
+    "secret_key_env": "the environment variable that holds the secret key",
+    "session_token_env": "the environment variable that holds a session token, if the keys need one",
+    "profile": "the section of `~/.aws/credentials` that has the keys, in place of variables",
     "dsn": "a libpq connection string without a password, such as `host=db dbname=orders user=deliver`",
     "log": "the name of a Trunkline log that holds changes: of `trunkline capture`, or of Debezium's connectors",
     "connect": "the coordinators of the log's cluster, host:port, separated by commas",
@@ -79,7 +98,8 @@ DIGEST_CHARS: Final = 8
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 PATHS: Final = ("path", "data_path", "tls_ca", "tls_cert", "tls_key")
-VARIABLES: Final = ("password_env", "token_env")  # how fields end that name environment variables
+VARIABLES: Final = "_env"  # how fields end that name environment variables
+FILE_PLACES: Final = ("path", "data_path")  # may be on an object store
 SECRET_OPTIONS: Final = ("password", "sslpassword")
 CATALOG_FORMS: Final = "the path of a DuckDB file, sqlite:PATH or postgres:DSN"
 
@@ -205,7 +225,7 @@ def place_of(address: Address) -> str:
         case PostgresAddress(dsn=dsn, password_env=password_env):
             return f"postgres {_connection(dsn)} {password_env or ''}"
         case DeltaAddress(path=path):
-            return f"delta {path_identity(path)}"
+            return " ".join(["delta", path_identity(path), *_access(address)])
         case LogAddress():
             return " ".join(identity(address))
         case DestinationAddress():
@@ -216,7 +236,7 @@ def located(address: Address, folder: Path) -> Address:
     """With paths made absolute."""
     match address:
         case DeltaAddress(path=path):
-            return DeltaAddress(path=located_path(path, folder))
+            return replace(address, path=located_path(path, folder))
         case LogAddress():
             files = {name: getattr(address, name) for name in ("tls_ca", "tls_cert", "tls_key")}
             return replace(address, **{name: located_path(at, folder) for name, at in files.items() if at is not None})
@@ -233,7 +253,7 @@ def located(address: Address, folder: Path) -> Address:
 
 
 def located_path(path: str, folder: Path) -> str:
-    return str(folder / path)
+    return plain_url(path) if is_url(path) else str(folder / path)
 
 
 def located_store(store: str, folder: Path) -> str:
@@ -259,8 +279,12 @@ def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
         yield from store_faults(text, CATALOG_FORMS, path_allowed=True)
     elif field == "dsn":
         yield from dsn_faults(text)
+    elif field in FILE_PLACES and text.startswith(SUPPORTED):
+        yield from url_faults(text)
     elif field in PATHS:
-        yield from path_faults(text)
+        yield from path_faults(text, of_files=field in FILE_PLACES)
+    elif field == "endpoint":
+        yield from endpoint_faults(text)
     elif field in ("log", "dead_letters") and "://" in text:
         yield "is a URL; write the name of a log"
     elif field == "connect":
@@ -304,10 +328,12 @@ def store_faults(store: str, forms: str, *, path_allowed: bool) -> Iterator[str]
         yield from path_faults(store)
 
 
-def path_faults(path: str) -> Iterator[str]:
-    """Why a text is not a path (A5)."""
+def path_faults(path: str, *, of_files: bool = False) -> Iterator[str]:
+    """Why a text is not a path (A5). ``of_files``: it could be on an object store."""
     scheme = SCHEME.match(path)
-    if scheme is not None and scheme[0].lower() == "file:":
+    if of_files and scheme is not None and scheme[0].lower() in (*UNTESTED, "s3:"):
+        yield f"{scheme[0]} is not supported: of object stores, only s3://BUCKET/PREFIX is"
+    elif scheme is not None and scheme[0].lower() == "file:":
         yield "is a URL; write the path alone, without file:"
     elif scheme is not None or "://" in path:
         what = f"{scheme[0]} is not supported" if scheme is not None else "URLs are not supported"
@@ -350,7 +376,7 @@ def identity(address: Address) -> tuple[str, ...]:
         case LakeAddress(catalog=catalog, schema=schema, table=table):
             parts = ["ducklake", *store_identity(catalog), schema, table]
         case DeltaAddress(path=path):
-            parts = ["delta", path_identity(path)]
+            parts = ["delta", path_identity(path), *([address.endpoint] if address.endpoint else [])]
         case PostgresAddress(dsn=dsn, schema=schema, table=table):
             parts = ["postgres", *_database(dsn), schema, table]
         case LogAddress(connect=connect, log=log, table=table):
@@ -377,7 +403,12 @@ def store_identity(store: str) -> tuple[str, ...]:
 
 
 def path_identity(path: str) -> str:
-    return os.path.realpath(path)
+    return plain_url(path) if is_url(path) else os.path.realpath(path)
+
+
+def _access(address: DeltaAddress) -> list[str]:
+    """How a store is reached, for tables that are on one."""
+    return [getattr(address, field) or "" for field in STORE_FIELDS] if is_url(address.path) else []
 
 
 def _database(dsn: str) -> tuple[str, ...]:

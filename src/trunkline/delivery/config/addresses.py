@@ -19,12 +19,24 @@ class LakeAddress(Struct, frozen=True, tag_field="type", tag="ducklake", forbid_
     schema: str = "main"
     data_path: str | None = None  # required only if the lake does not exist yet
     password_env: str | None = None  # the variable that holds the password of a PostgreSQL catalog
+    endpoint: str | None = None  # these are of an object store; without an endpoint: Amazon's
+    region: str | None = None
+    access_key_env: str | None = None  # variables that hold keys
+    secret_key_env: str | None = None
+    session_token_env: str | None = None
+    profile: str | None = None  # of Amazon's credentials file, in place of those
 
 
 class DeltaAddress(Struct, frozen=True, tag_field="type", tag="delta", forbid_unknown_fields=True):
-    """A Delta table in a directory."""
+    """A Delta table in a directory or on an object store."""
 
     path: str
+    endpoint: str | None = None  # these are of an object store; without an endpoint: Amazon's
+    region: str | None = None
+    access_key_env: str | None = None  # variables that hold keys
+    secret_key_env: str | None = None
+    session_token_env: str | None = None
+    profile: str | None = None  # of Amazon's credentials file, in place of those
 
 
 class PostgresAddress(Struct, frozen=True, tag_field="type", tag="postgres", forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ from trunkline.delivery.config.address_rules import (
     placeholders,
     table_fields,
 )
-from trunkline.delivery.config.addresses import Address
+from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress
 from trunkline.delivery.config.cross_checks import (
     Own,
     Placed,
@@ -37,6 +37,7 @@ from trunkline.delivery.config.cross_checks import (
 )
 from trunkline.delivery.config.destination_entries import EVERY_ROW, check_seeds, read_seed, read_values
 from trunkline.delivery.config.kinds import address_class, destination_kinds
+from trunkline.delivery.config.object_urls import STORE_KEYS, access_faults, store_url
 from trunkline.delivery.config.readable_part import invalid_file
 from trunkline.delivery.config.set_checks import check_sets
 from trunkline.delivery.config.table_entries import check_columns_of, read_mask, read_tables
@@ -264,7 +265,20 @@ class _Loading:
         if self._problems.count > before:
             return _ReadTable(found)
         made = self._kinds[kind]
+        if not self._reachable(made(**ready), own):
+            return _ReadTable(found)
         return _ReadTable(found, made(**texts), located(made(**ready), self._folder))
+
+    def _reachable(self, address: Address, node: YamlNode) -> bool:
+        """Whether the keys for an object store fit together; the variables that they name are checked later."""
+        if not isinstance(address, LakeAddress | DeltaAddress):
+            return True
+        wrong = list(access_faults(address))
+        for field, why in wrong:
+            self._problems.add(node.at(field), why)
+        if store_url(address) is not None and address.access_key_env is None and address.profile is None:
+            self._variables += [(node, variable) for variable in STORE_KEYS]
+        return not wrong
 
     def _read_options(self, node: YamlNode, keys: Mapping[str, Key], elsewhere: tuple[str, ...] = ()) -> dict[str, Any]:
         plain = {name: key for name, key in keys.items() if name not in FORMS}
@@ -327,7 +341,8 @@ class _Loading:
             return
         for node, variable in self._variables:
             try:
-                secret(variable, "the secret", self._environment)
+                what = "a key of the object store, or name a `profile`" if variable in STORE_KEYS else "the secret"
+                secret(variable, what, self._environment)
             except ConfigError as error:
                 self._problems.add(node, str(error))
 

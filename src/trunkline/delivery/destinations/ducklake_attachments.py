@@ -15,7 +15,7 @@ Rules
      an error the lake is attached again, and the transaction repeated; after a few times SQLite waits: then no new
      reader begins.
  L6  A commit to a catalog in PostgreSQL may be done though its answer is lost. New files of a transaction are kept
-     until that is known (``ducklake_kept_files.py``).
+     until that is known (``ducklake_kept_files.py``; on object stores, ``ducklake_store.py``).
  L7  DuckLake keeps every version of a lake's tables in memory, also of one that was detached, until the instance is
      closed. So a process that grew too much gets a new instance when no session is open.
 """
@@ -41,8 +41,10 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import extension_file, new_duckdb
 from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners, lake_url
+from trunkline.delivery.backends.object_store import access_of, create_secret
 from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.config.object_urls import store_url
 from trunkline.delivery.destinations.ducklake_errors import (
     FATAL,
     NOT_A_LAKE,
@@ -55,6 +57,7 @@ from trunkline.delivery.destinations.ducklake_errors import (
 )
 from trunkline.delivery.destinations.ducklake_journal import ROLLBACK, mend_journal
 from trunkline.delivery.destinations.ducklake_kept_files import KeptFiles, forget
+from trunkline.delivery.destinations.ducklake_store import objects_stay
 from trunkline.errors import OutcomeUnknown, TrunklineError, Unreachable
 
 # Catalogs that stay attached: attaching and reading the schema costs a third of a small flush. One in SQLite takes
@@ -86,6 +89,7 @@ class CatalogKey(Struct, frozen=True):
     location: str
     data_path: str | None
     password_env: str | None
+    access: tuple[str, ...]  # to an object store
 
 
 class _Attached(Struct):
@@ -154,7 +158,8 @@ class LakeSession:
         files = self._attached.files
         kept = [] if files is None else files.keep(self._begun_s)
         try:
-            self.run("COMMIT")
+            with objects_stay(self._attached.instance, self.address):
+                self.run("COMMIT")
         except duckdb.Error as error:
             found = commit_error(error, self.address)
             if isinstance(found, CommitConflict):
@@ -235,7 +240,7 @@ class AttachedLakes:
         self, address: LakeAddress, *, create: bool = False, writes: bool = False, patient: bool = False
     ) -> _Attached:
         """``patient``: SQLite waits for readers at a commit."""
-        catalog = CatalogKey(address.catalog, address.data_path, address.password_env)
+        catalog = CatalogKey(address.catalog, address.data_path, address.password_env, access_of(address))
         with self._lock:
             if writes and self._mended_journal(address) and (stale := self._attached.get(catalog)) and not stale.users:
                 self._detach(stale)  # its connections do not know yet
@@ -279,6 +284,7 @@ class AttachedLakes:
         kind, location = catalog_location(address.catalog)
         for extension in catalog_scanners(address):
             instance.execute(f"LOAD {literal(str(extension_file(extension)))}")
+        self._grant(instance, address)
         options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
         options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
         if kind != "postgres" and _is_new(Path(location), address, create=create):
@@ -297,6 +303,20 @@ class AttachedLakes:
                 raise no_lake(address) from error
             raise
         return alias
+
+    def _grant(self, instance: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
+        """Access to an object store: one for each data path at a time."""
+        if store_url(address) is None:
+            return
+        for each in [each for each in self._attached.values() if each.catalog.data_path == address.data_path]:
+            if each.catalog.access != access_of(address) and each.users:
+                raise Unreachable(
+                    f"another lake of this process uses {address.data_path} with other access; retrying, give each "
+                    "its own data_path if this persists"
+                )
+            if each.catalog.access != access_of(address):
+                self._detach(each)
+        create_secret(instance, address)
 
     def _detach(self, attached: _Attached) -> None:
         """It is given out no more, and detached if no session uses it."""
