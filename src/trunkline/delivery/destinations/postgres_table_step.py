@@ -23,6 +23,7 @@ from trunkline.delivery.changes.columns import Columns, check_columns, evolution
 from trunkline.delivery.changes.history import CURRENT, HISTORY_NAMES
 from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.delivery.destinations.contract import Applied, Batches, TableStep, checked_steps
+from trunkline.delivery.destinations.postgres_elements import element_form
 from trunkline.delivery.destinations.postgres_records import table_name
 from trunkline.delivery.destinations.postgres_rows import PostgresRows
 from trunkline.delivery.destinations.postgres_steps import follow_steps
@@ -182,9 +183,30 @@ class PostgresTableStep:
         return f"{identifier(self._name[0])}.{identifier(name)}"
 
 
+def changes_only_rows(step: TableStep, found: FoundTable, expected: int) -> bool:
+    """Whether a flush leaves the table's columns as they are, and ``postgres_elements.py`` encodes all of them."""
+    shape = found.shape
+    if shape is None or shape.kind != "r" or step.replaces or step.mode == "history":
+        return False
+    held = shape.columns(found.remembered)
+    try:
+        followed = checked_steps(step, held, expected, spelled(step)) is None and evolution(step.columns, held).none
+        known = all(stored_type(column) == shape.actual[column.name] for column in step.columns) if followed else False
+    except SchemaMismatch:
+        return False
+    keyed = step.mode == "append" or shape.key_index(step.key, step.mode) is not None
+    return known and keyed and all(element_form(column) is not None for column in step.columns)
+
+
 def spelled(step: TableStep) -> str:
     """A table in messages."""
     return "table {}.{}".format(*table_name(step.address))
+
+
+def quoted(step: TableStep) -> str:
+    """A table in statements."""
+    schema, table = table_name(step.address)
+    return f"{identifier(schema)}.{identifier(table)}"
 
 
 def drop_table(session: PostgresSession, table: str) -> None:
