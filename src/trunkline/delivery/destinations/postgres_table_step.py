@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import psycopg
@@ -31,6 +32,7 @@ from trunkline.delivery.destinations.postgres_table import TableShape, read_shap
 from trunkline.delivery.destinations.postgres_types import stored_type
 from trunkline.errors import DestinationHalted, SchemaMismatch
 
+COLUMNS_KEPT: Final = 1_024  # sets of columns that were compared; fewer: those of many tables are compared again
 SWAP_LOCK_MS: Final = 30_000  # waiting for readers of a table that goes; new readers wait as long
 
 
@@ -188,14 +190,25 @@ def changes_only_rows(step: TableStep, found: FoundTable, expected: int) -> bool
     shape = found.shape
     if shape is None or shape.kind != "r" or step.replaces or step.mode == "history":
         return False
-    held = shape.columns(found.remembered)
+    if step.mode != "append" and shape.key_index(step.key, step.mode) is None:
+        return False
     try:
-        followed = checked_steps(step, held, expected, spelled(step)) is None and evolution(step.columns, held).none
-        known = all(stored_type(column) == shape.actual[column.name] for column in step.columns) if followed else False
+        steps = step.steps and checked_steps(step, shape.columns(found.remembered), expected, spelled(step))
+        return steps is None and _columns_fit(step.columns, found.remembered, tuple(shape.actual.items()))
     except SchemaMismatch:
         return False
-    keyed = step.mode == "append" or shape.key_index(step.key, step.mode) is not None
-    return known and keyed and all(element_form(column) is not None for column in step.columns)
+
+
+@lru_cache(COLUMNS_KEPT)
+def _columns_fit(columns: Columns, remembered: Columns, actual: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a table has exactly these columns, all of which ``postgres_elements.py`` encodes. Members of one pipeline
+    have the same: each set is compared once."""
+    shape = TableShape("r", dict(actual), {})
+    return (
+        evolution(columns, shape.columns(remembered)).none
+        and all(stored_type(column) == shape.actual[column.name] for column in columns)
+        and all(element_form(column) is not None for column in columns)
+    )
 
 
 def spelled(step: TableStep) -> str:
