@@ -137,6 +137,25 @@ def test_a_member_with_many_tables_is_ordinary(site: PostgresSite) -> None:
     holds(site, {"acme": FLUSHED, "bolt": SEEDED, "coil": SEEDED[1:], "dyno": FLUSHED})
 
 
+def test_members_whose_rows_come_in_other_types_of_arrow_share_a_pipeline(site: PostgresSite) -> None:
+    seeded(site)
+    writes = [one.write() for one in flushes(site)]
+    kept = writes[1].rows["bolt"]
+
+    def wide() -> Iterator[pa.RecordBatch]:
+        for batch in kept():
+            place = batch.schema.get_field_index("tenant")
+            yield batch.set_column(place, "tenant", batch.column(place).cast(pa.large_string()))
+
+    writes[1] = writes[1]._replace(rows={"bolt": wide})
+    statements: list[str] = []
+    with closing(site.open(statements.append)) as place:
+        found = place.apply(writes)
+    assert found == dict.fromkeys(map(member, NAMES), Applied(20, removed=2, written=2))
+    assert counted(statements, "INSERT") == len(NAMES)
+    holds(site, {"acme": FLUSHED, "bolt": FLUSHED})
+
+
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
@@ -222,6 +241,36 @@ def test_q4_a_kept_plan_finds_keys_by_the_index_when_the_table_has_grown(site: P
         row = connection.execute(scans.format(sql.Literal(site.named("acme")))).fetchone()
     assert row is not None
     assert row[0] < grown
+
+
+def test_more_tables_than_plans_are_kept_for_are_written_all_the_same(
+    site: PostgresSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.delivery.backends.postgres_session.PLANS_MAX", 5)
+    seeded(site)
+    with closing(site.open()) as place:
+        for number in range(8):
+            plan = replace(FLUSH, expected=10 + number, through=11 + number, counts_missing=False)
+            some = NAMES if number % 4 == 3 else NAMES[:2]  # in between, two tables are few enough to be kept
+            plans = [replace(plan, expected=10 + 4 * (number // 4)) if name not in NAMES[:2] else plan for name in some]
+            rows: list[Change] = [(Op.REPLACE, {"id": 1, "tenant": "a", "amount": number}), (Op.REMOVE, {"id": 2})]
+            doings = [doing(site, {name: rows}, own, member(name)) for name, own in zip(some, plans, strict=True)]
+            found = place.apply([one.write() for one in doings])
+            assert {type(each) for each in found.values()} == {Applied}, found
+    for name in NAMES:
+        holds(site, {name: [SEEDED[2], {"id": 1, "tenant": "a", "amount": 7}]})
+
+
+def test_an_error_in_the_middle_of_a_long_pipeline_is_the_one_that_counts(site: PostgresSite) -> None:
+    names = [f"t{n}" for n in range(120)]
+    seeded(site, names)
+    doings = [doing(site, {name: CHANGES}, FLUSH, member(name)) for name in names]
+    doings[40] = doing(site, {"t40": [(Op.INSERT, SEEDED[0])]}, FLUSH, "shop/t40")
+    doings[80] = doing(site, {"t80": [(Op.INSERT, SEEDED[1])]}, FLUSH, "shop/t80")
+    found = done(site, *doings)
+    assert {name for name, each in found.items() if isinstance(each, DuplicateKey)} == {"shop/t40", "shop/t80"}
+    assert sum(each == Applied(20, removed=2, written=2) for each in found.values()) == 118
+    holds(site, {"t0": FLUSHED, "t40": SEEDED, "t80": SEEDED, "t119": FLUSHED})
 
 
 def test_settings_for_ordinary_members_end_with_them(site: PostgresSite) -> None:

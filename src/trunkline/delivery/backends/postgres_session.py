@@ -156,8 +156,17 @@ class PostgresSession:
     @contextmanager
     def pipeline(self) -> Iterator[None]:
         """Statements of ``send`` go out together (S5); all have their results when it ends."""
-        with self._connected(BULK_MS).pipeline():
-            yield
+        first: psycopg.Error | None = None
+        try:
+            with self._connected(BULK_MS).pipeline():
+                try:
+                    yield
+                except psycopg.Error as error:  # psycopg ends the pipeline first, else it logs that it cannot
+                    first = error
+        except psycopg.Error as error:
+            raise first or error from None
+        if first is not None:
+            raise first
 
     def send(self, statement: str, parameters: Sequence[object] = ()) -> psycopg.Cursor[PostgresRow]:
         """One statement of a pipeline, with parameters ``$1``, …; the server keeps its plan if it comes often."""

@@ -60,10 +60,10 @@ class TableStatements(NamedTuple):
 
 def encoded(tables: Sequence[TableRows]) -> Iterator[EncodedRows]:
     """Raises ``OddValue``. Tables with the same columns are encoded together."""
-    alike: dict[tuple[Columns, tuple[str, ...]], list[TableRows]] = {}
+    alike: dict[tuple[Columns, tuple[str, ...], pa.Schema], list[TableRows]] = {}
     for each in tables:
-        alike.setdefault((each.step.columns, each.step.key), []).append(each)
-    for (columns, key), some in alike.items():
+        alike.setdefault((each.step.columns, each.step.key, each.batches[0].schema), []).append(each)
+    for (columns, key, _), some in alike.items():
         yield from _Alike(some, columns, key).encoded()
 
 

@@ -132,14 +132,22 @@ def elements(column: Column, values: pa.ChunkedArray) -> Elements:
     form = element_form(column)
     if form is None:
         raise OddValue(column.type)
-    whole = values.cast(arrow_type(column)).combine_chunks()
-    array = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+    array = _whole(column, values)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
     if column.type in ("VARCHAR", "JSON", "BLOB"):
         data, offsets = _texts(array.cast(pa.binary()), valid, zeros=column.type == "BLOB")
     else:
         data, offsets = _fixed(_payload(column, array, valid), valid)
     return Elements(form, data, offsets, nulls=valid is not None)
+
+
+def _whole(column: Column, values: pa.ChunkedArray) -> pa.Array:
+    """In one piece, in the type of the column."""
+    try:
+        found = values.cast(arrow_type(column)).combine_chunks()
+    except pa.ArrowException as error:
+        raise OddValue(str(error)) from error
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
 
 
 # ------------------------------------------------------------------------------------------------------------- layout
