@@ -301,7 +301,8 @@ def test_the_error_for_a_server_that_dies_states_what_is_known(own_server: Postg
     table = Table(PostgresKind().make(tmp_path, lambda: own_server))
     destination = table.open()
     seed(destination)
-    for statement, error in {"BEGIN": Unreachable, "COPY": Unreachable, "COMMIT": OutcomeUnknown}.items():
+    errors = {"BEGIN": Unreachable, "DELETE": Unreachable, "INSERT": Unreachable, "COMMIT": OutcomeUnknown}
+    for statement, error in errors.items():
         killer = at_statement(table, statement, own_server.kill)
         with pytest.raises(error, match="shop/acme"):
             flush(killer, CHANGES)

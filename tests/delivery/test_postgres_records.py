@@ -337,12 +337,12 @@ def while_committing(site: PostgresSite, first: Doing, second: Doing) -> tuple[R
     """The second is begun when the first has written its rows; the first commits when the second waits for it."""
     results: list[Results] = []
     thread = threading.Thread(target=lambda: results.append(done(site, second)))
-    copied = False
+    written = False
 
     def watch(statement: str) -> None:
-        nonlocal copied
-        copied |= statement.startswith("COPY")
-        if statement == "COMMIT" and copied:
+        nonlocal written
+        written |= statement.startswith(("COPY", "INSERT INTO"))
+        if statement == "COMMIT" and written:
             thread.start()
             until(lambda: waits(site))
 

@@ -56,6 +56,10 @@ KILL_AFTER_S_MAX: Final = 0.2
 
 RESHAPING: Final = "mirror, with columns renamed, dropped and added"
 STEPS: Final[dict[str, tuple[OneStep, list[Row]]]] = {
+    "mirror": (
+        (FLUSH, [change for change in CHANGES if change[1]["id"] is not None]),
+        [*SEEDED[2:], CHANGES[1][1], CHANGES[3][1]],
+    ),
     "mirror, with a new column": (
         (replace(FLUSH, columns=NOTED), [*CHANGES, (Op.INSERT, NOTED_ROW)]),
         [*({**row, "note": None} for row in CHANGED), NOTED_ROW],
