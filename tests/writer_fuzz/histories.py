@@ -14,6 +14,7 @@ import duckdb
 from contract.ducklake_destination import LakeKind
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.sql import identifier, literal
+from trunkline.errors import TrunklineError
 from writer_fuzz.judge import Wrong, judge
 from writer_fuzz.lake import LAKE, FuzzedLake
 from writer_fuzz.shapes import drawn_shape
@@ -45,7 +46,7 @@ def judged_steps(
             try:
                 step(lake)
                 wrong = judge(lake)
-            except (AssertionError, duckdb.Error) as error:
+            except (AssertionError, duckdb.Error, TrunklineError) as error:
                 wrong = Wrong("error", f"{type(error).__name__}: {error}"[:300])
             yield name, wrong
             if wrong is not None:

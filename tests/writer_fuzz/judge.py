@@ -8,7 +8,7 @@ travel      an earlier version has the rows that it had
 feed        insertions and deletions of a direct flush are those of the model
 changes     its list of changes names the table if rows changed
 standing    the member is at the position of the last flush
-files       every file of the table is named by the catalog
+files       every file is named by the catalog, and has statistics
 """
 
 from __future__ import annotations
@@ -122,13 +122,18 @@ def _standing(lake: FuzzedLake) -> Iterator[Wrong]:
 
 
 def _files(lake: FuzzedLake, connection: duckdb.DuckDBPyConnection) -> Iterator[Wrong]:
-    root = lake.site.data_path
     names: set[str] = set()
     for table in ("ducklake_data_file", "ducklake_delete_file", "ducklake_files_scheduled_for_deletion"):
         query = f"SELECT parse_filename(path) FROM __ducklake_metadata_{LAKE}.{table}"
         names |= {name for (name,) in connection.execute(query).fetchall()}
-    folder = os.path.join(root, lake.address.schema, lake.address.table)
-    held = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+    table = f"(SELECT table_id FROM ducklake_table_info('{LAKE}') WHERE table_name = {literal(lake.address.table)})"
+    bare = connection.execute(
+        f"SELECT path FROM __ducklake_metadata_{LAKE}.ducklake_data_file f WHERE table_id IN {table} AND NOT EXISTS "
+        f"(SELECT 1 FROM __ducklake_metadata_{LAKE}.ducklake_file_column_stats s WHERE s.data_file_id = f.data_file_id)"
+    ).fetchall()
+    if bare:
+        yield Wrong("files", f"no statistics of {bare[0][0]}")
+    held = {name for _, _, files in os.walk(lake.site.data_path) for name in files if name.endswith(".parquet")}
     if left := held - names:
         yield Wrong("files", f"no catalog names {sorted(left)[:3]}")
 

@@ -10,8 +10,8 @@ States of a file
 Rules
  O1  A lease is taken before ATTACH and released after DETACH, by all that attaches a catalog. Only a file without a
      lease is opened directly, and while it is, ``attaching`` waits: a direct connection lives for one transaction.
- O2  Whoever wants a file directly asks the holders of idle leases to detach. If one is in use, it does not wait: the
-     caller uses the extension too, which is always safe. So no two threads wait for each other.
+ O2  A caller that wants a file directly asks the holders of idle leases to detach. If one is in use, it does not wait:
+     it uses the extension too, which is always safe. So no two threads wait for each other.
  O3  A file is identified by device and inode, so that two names of one file are one file; a file that does not exist
      yet, by its real path, until it does.
  O4  Before a direct connection is opened, no handle of this process may refer to the file. This finds a program that
@@ -36,7 +36,7 @@ FileId = tuple[int, int] | str  # device and inode; or the real path of a file t
 
 
 class IdleHolder(Protocol):
-    """Keeps leases of lakes that nobody uses at the moment."""
+    """Keeps leases of lakes that are idle at the moment."""
 
     def detach_idle(self, file: FileId) -> None:
         """Detach the lakes of this file that are idle, and release their leases."""
@@ -148,7 +148,7 @@ def file_id(path: str) -> FileId:
 
 
 def _has_handle(file: FileId) -> bool:
-    """Whether this process has the file open (O4); elsewhere than on Linux, nobody can tell."""
+    """Whether this process has the file open (O4); only Linux can tell."""
     try:
         names = os.listdir(HANDLES)
     except OSError:

@@ -3,11 +3,11 @@
 Statements have ``?`` for parameters. An identifier of a table comes from the catalog itself, or is made of a number.
 
 Rules
- Q1  ``begin`` starts a transaction in which all reads see one state, and which commits only if nobody else committed a
+ Q1  ``transaction`` starts one in which all reads see one state, and which commits only if no other process committed a
      snapshot since: the next snapshot's number is a primary key.
- Q2  ``commit`` raises ``CommitConflict`` if nothing was written and it may be tried again; ``OutcomeUnknown`` if nobody
-     can tell. Other errors before it leave ``transaction`` as ``Unreachable`` or ``DestinationHalted``, and nothing was
-     written; as ``Unusual``, if tables are not as expected.
+ Q2  ``commit`` raises ``CommitConflict`` if nothing was written and it may be tried again; ``OutcomeUnknown`` if the
+     database cannot tell. Other errors before it leave ``transaction`` as ``Unreachable`` or ``DestinationHalted``, and
+     nothing was written; as ``Unusual``, if tables are not as expected.
  Q3  Every statement passes ``watch`` first.
 """
 

@@ -1,9 +1,9 @@
-"""Delete files: the positions of a data file's rows that are gone, and since when.
+"""Delete files: the positions of a data file's deleted rows, and since when.
 
 Rules
  D1  The first delete file of a data file has two columns, and is valid from its snapshot on. A later one replaces it:
-     it has the positions of both, each with its own snapshot in a third column, begins where the first one began, and says
-     up to which snapshot it goes (``partial_max``). So every earlier snapshot is still read from it.
+     it has the positions of both, each with its own snapshot in a third column, begins where the first one began, and
+     says up to which snapshot it goes (``partial_max``). So every earlier snapshot is still read from it.
  D2  The file that was replaced is scheduled for deletion.
  D3  A data file without any row left ends, and needs no delete file; the one that it has stays as it is.
  D4  Several delete files of one data file, which concurrent writers of other programs can leave, are left to the
@@ -39,7 +39,7 @@ class Deleted(Struct, frozen=True):
     """The content of a delete file, by position."""
 
     positions: Numbers
-    snapshots: Numbers  # since when each is gone
+    snapshots: Numbers  # that deleted each
 
 
 def no_deleted() -> Deleted:
@@ -119,8 +119,7 @@ def delete_rows(file: DataFile, deleted: Deleted, *, later: bool) -> pa.Table:
     """The content of a delete file; ``later``: it replaces another one (D1)."""
     fields = [numbered(PATH, pa.string(), PATH_ID), numbered(POSITION, pa.int64(), POSITION_ID)]
     count = len(deleted.positions)
-    path = pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), [file.path]).cast(pa.string())
-    columns: list[pa.Array] = [path, pa.array(deleted.positions)]
+    columns: list[pa.Array] = [pa.repeat(file.path, count), pa.array(deleted.positions)]
     if later:
         fields.append(numbered(SNAPSHOT, pa.int64(), SNAPSHOT_ID))
         columns.append(pa.array(deleted.snapshots))

@@ -73,7 +73,7 @@ def ordinary(write: MemberWrite, bytes_max: int) -> OrdinaryMember:
     except TrunklineError as error:
         raise Unusual("a step that is refused") from error
     if step.seeds or step.leaving or not step.expected or not step.tables:
-        raise Unusual("a step that is no plain flush")
+        raise Unusual("a step other than a flush")
     for table in step.tables:
         if table.replaces or table.mode not in ("mirror", "append"):
             raise Unusual("a table that is replaced, or has a history")

@@ -58,7 +58,7 @@ class TableChange(Struct, frozen=True):
     key: tuple[StateColumn, ...]
     rows: pa.Table  # to write, as they are in a file
     bounds: dict[int, ColumnBounds]
-    removed: list[tuple[DataFile, Positions, Deleted]]  # of each file: rows that go, and that are gone
+    removed: list[tuple[DataFile, Positions, Deleted]]  # of each file: rows to delete, and deleted ones
     applied: Applied
 
 

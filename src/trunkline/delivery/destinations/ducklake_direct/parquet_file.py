@@ -2,7 +2,8 @@
 
 Rules
  P1  Every column has the number of its column in the catalog as field id: files are read by it, whatever the names.
- P2  A file is synced, and so is its directory, before the catalog names it. Its name is new: nobody else has it.
+ P2  A file is synced, and so is its directory, before the catalog names it: all files of a commit after the last one is
+     written, so that the file system does its work once. A file's name is new, and unique.
  P3  Values have the types that the extension would write. A value that it might refuse raises ``Unusual``.
 """
 
@@ -71,7 +72,7 @@ def write_file(folder: str, name: str, table: pa.Table, watch: Watch | None) -> 
     path = folder + name
     if watch is not None:
         watch(f"write {path}")
-    _write_synced(path, content)
+    _write(path, content)
     footer = int.from_bytes(content[-TAIL_BYTES:-4].to_pybytes(), "little")
     return WrittenFile(name, path, table.num_rows, content.size, footer, _column_bytes(known[0]))
 
@@ -81,13 +82,12 @@ def _column_bytes(metadata: pq.FileMetaData) -> tuple[int, ...]:
     return tuple(sum(group.column(at).total_compressed_size for group in groups) for at in range(metadata.num_columns))
 
 
-def _write_synced(path: str, content: pa.Buffer) -> None:
+def _write(path: str, content: pa.Buffer) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         left = memoryview(content)
         while left:
             left = left[os.write(handle, left) :]
-        os.fsync(handle)
     finally:
         os.close(handle)
 
@@ -101,11 +101,12 @@ def make_folder(folder: str) -> None:
         path = path.parent
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
-        sync_folder(str(each.parent))
+        sync_path(str(each.parent))
 
 
-def sync_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: str) -> None:
+    """A file, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

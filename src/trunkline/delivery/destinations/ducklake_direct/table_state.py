@@ -233,7 +233,7 @@ def _data_files(catalog: Catalog, ids: str, places: dict[int, _Place]) -> dict[i
 def _delete_files(
     catalog: Catalog, ids: str, places: dict[int, _Place], living: set[int]
 ) -> dict[int, dict[int, list[DeleteFile]]]:
-    """Of living data files: that of a data file which is gone stays in the catalog, without an end."""
+    """Of living data files: that of a data file which ended stays in the catalog, without an end."""
     rows = catalog.rows(
         "SELECT table_id, delete_file_id, data_file_id, path, path_is_relative, format, begin_snapshot, "
         f"encryption_key FROM ducklake_delete_file WHERE end_snapshot IS NULL AND table_id IN ({ids})"

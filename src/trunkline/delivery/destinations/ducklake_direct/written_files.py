@@ -9,7 +9,7 @@ from trunkline.delivery.destinations.ducklake_direct.parquet_file import (
     WrittenFile,
     make_folder,
     remove_files,
-    sync_folder,
+    sync_path,
     write_file,
 )
 
@@ -29,8 +29,8 @@ class WrittenFiles:
 
     def sync(self) -> None:
         """So that the catalog may name the files."""
-        for folder in self._folders:
-            sync_folder(folder)
+        for path in (*self._paths, *sorted(self._folders)):
+            sync_path(path)
 
     def discard(self) -> None:
         """Nothing was committed, for certain."""
