@@ -132,13 +132,13 @@ def _same_file_id(right: Any) -> Any:
 
 
 def _ends_early(_: Any) -> Any:
-    """A data file ends though one row is left."""
+    """A data file ends though some of its rows are left."""
 
     def write_change(change: Any, rows: CommitRows, files: Any) -> None:
         for file, positions, gone in change.removed:
-            if len(gone.positions) + len(positions) == file.rows - 1:
+            if file.rows // 2 < len(gone.positions) + len(positions) < file.rows:
                 rows.emptied(change.state, file)
-                change.removed.remove((file, positions, gone))
+                change.removed[:] = [each for each in change.removed if each[0] is not file]
                 break
         RIGHT_CHANGE(change, rows, files)
 
@@ -215,7 +215,7 @@ MUTANTS: Final = (
     WriterMutant("two-delete-files", "the replaced delete file stays", CommitRows, "deleted", _keeps_old),
     WriterMutant("delete-begins-now", "a later delete file has a new beginning", CommitRows, "deleted", _begins_now),
     WriterMutant("same-file-id", "next_file_id stays behind", CommitRows, "deleted", _same_file_id),
-    WriterMutant("ends-early", "a file ends with one row left", member, "write_change", _ends_early),
+    WriterMutant("ends-early", "a file ends with rows left", member, "write_change", _ends_early),
     WriterMutant("off-by-one", "the row beside the right one is deleted", member, "positions_in", _off_by_one),
     WriterMutant("null-is-not-null", "a key with NULL is not found", member, "positions_in", _no_nulls),
     WriterMutant("deleted-again", "delete files are not looked at", member, "deleted_rows", _resurrected),

@@ -99,7 +99,7 @@ def _end_lease(connection: duckdb.DuckDBPyConnection, name: str) -> None:
 
 
 def _forget_lease(number: int, name: str, lease: Lease) -> None:
-    """The connection is gone; another one may have its number."""
+    """The connection was closed; another one may have its number."""
     if _leases().get((number, name)) is lease:
         del _leases()[number, name]
     lease.release()

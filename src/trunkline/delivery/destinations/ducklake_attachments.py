@@ -404,7 +404,7 @@ class AttachedLakes:
         self._clear()
 
     def _clear(self) -> None:
-        """Lakes of an instance that is gone. One that is in use is released by its last session."""
+        """Lakes of a former instance. One that is in use is released by its last session."""
         for each in self._attached.values():
             if each.users == 0:
                 each.released()

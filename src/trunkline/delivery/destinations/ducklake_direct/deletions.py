@@ -29,6 +29,8 @@ from trunkline.delivery.destinations.ducklake_direct.table_state import DataFile
 
 PATH_ID, POSITION_ID, SNAPSHOT_ID = 2147483646, 2147483645, 2147483539  # field ids, as the extension has them
 PATH, POSITION, SNAPSHOT = "file_path", "pos", "_ducklake_internal_snapshot_id"
+FIRST: Final = pa.schema([numbered(PATH, pa.string(), PATH_ID), numbered(POSITION, pa.int64(), POSITION_ID)])
+LATER: Final = FIRST.append(numbered(SNAPSHOT, pa.int64(), SNAPSHOT_ID))
 FILES_MAX: Final = 4096  # delete files whose positions are kept
 KEPT_BYTES_MAX: Final = 64 * 2**20  # of all of them
 
@@ -36,10 +38,18 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Deleted(Struct, frozen=True):
-    """The content of a delete file, by position."""
+    """The content of a delete file, in the order of positions."""
 
     positions: Numbers
     snapshots: Numbers  # that deleted each
+
+    def living(self, positions: Numbers) -> npt.NDArray[np.bool_]:
+        """Which of these positions are not deleted."""
+        if not len(self.positions):
+            return np.ones(len(positions), np.bool_)
+        at = np.minimum(np.searchsorted(self.positions, positions), len(self.positions) - 1)
+        found: npt.NDArray[np.bool_] = self.positions[at] != positions
+        return found
 
 
 def no_deleted() -> Deleted:
@@ -101,10 +111,11 @@ def _read(file: DeleteFile) -> Deleted:
         names = [field.name for field in opened.schema_arrow]
         content = opened.read([position, *([SNAPSHOT] if SNAPSHOT in names else [])])
     positions = content.column(position).to_numpy().astype(np.int64)
+    order = np.argsort(positions, kind="stable")
     if SNAPSHOT not in content.column_names:
-        return Deleted(positions, np.full(len(positions), file.begin, np.int64))
+        return Deleted(positions[order], np.full(len(positions), file.begin, np.int64))
     snapshots = content.column(SNAPSHOT).fill_null(file.begin).to_numpy().astype(np.int64)
-    return Deleted(positions, snapshots)
+    return Deleted(positions[order], snapshots[order])
 
 
 def with_more(held: Deleted, positions: Numbers, snapshot: int) -> Deleted:
@@ -117,10 +128,7 @@ def with_more(held: Deleted, positions: Numbers, snapshot: int) -> Deleted:
 
 def delete_rows(file: DataFile, deleted: Deleted, *, later: bool) -> pa.Table:
     """The content of a delete file; ``later``: it replaces another one (D1)."""
-    fields = [numbered(PATH, pa.string(), PATH_ID), numbered(POSITION, pa.int64(), POSITION_ID)]
-    count = len(deleted.positions)
-    columns: list[pa.Array] = [pa.repeat(file.path, count), pa.array(deleted.positions)]
+    columns: list[pa.Array] = [pa.repeat(file.path, len(deleted.positions)), pa.array(deleted.positions)]
     if later:
-        fields.append(numbered(SNAPSHOT, pa.int64(), SNAPSHOT_ID))
         columns.append(pa.array(deleted.snapshots))
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    return pa.Table.from_arrays(columns, schema=LATER if later else FIRST)

@@ -138,7 +138,7 @@ def _removed(
         if not len(positions):
             continue
         gone = deleted_rows(state.deletes.get(file.id, []))
-        living = ~np.isin(positions, gone.positions)
+        living = gone.living(positions)
         if living.any():
             held[codes[living]] = True
             found.append((file, np.sort(positions[living]), gone))

@@ -34,6 +34,7 @@ HEX_UUID: Final = 32  # digits
 
 
 class WrittenFile(Struct, frozen=True):
+    handle: int  # open, until it is synced
     name: str
     path: str
     rows: int
@@ -72,9 +73,9 @@ def write_file(folder: str, name: str, table: pa.Table, watch: Watch | None) -> 
     path = folder + name
     if watch is not None:
         watch(f"write {path}")
-    _write(path, content)
+    handle = _write(path, content)
     footer = int.from_bytes(content[-TAIL_BYTES:-4].to_pybytes(), "little")
-    return WrittenFile(name, path, table.num_rows, content.size, footer, _column_bytes(known[0]))
+    return WrittenFile(handle, name, path, table.num_rows, content.size, footer, _column_bytes(known[0]))
 
 
 def _column_bytes(metadata: pq.FileMetaData) -> tuple[int, ...]:
@@ -82,14 +83,17 @@ def _column_bytes(metadata: pq.FileMetaData) -> tuple[int, ...]:
     return tuple(sum(group.column(at).total_compressed_size for group in groups) for at in range(metadata.num_columns))
 
 
-def _write(path: str, content: pa.Buffer) -> None:
+def _write(path: str, content: pa.Buffer) -> int:
+    """Returns the open file."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         left = memoryview(content)
         while left:
             left = left[os.write(handle, left) :]
-    finally:
+    except BaseException:
         os.close(handle)
+        raise
+    return handle
 
 
 def make_folder(folder: str) -> None:
