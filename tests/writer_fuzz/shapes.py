@@ -37,6 +37,7 @@ VALUES: Final = (
     "TIME",
 )
 DOMAIN: Final = 40  # keys
+NULL_KEYS: Final = 6  # of them are NULL instead
 NULL_SHARE: Final = 0.15
 
 
@@ -75,7 +76,7 @@ def drawn_shape(draw: random.Random) -> Shape:
 
 def _key_part(draw: random.Random, kind: str, parts: int, *, nulls: bool) -> Any:
     number = draw.randrange(DOMAIN if parts == 1 else 7)
-    if nulls and number == 0:
+    if nulls and number < (NULL_KEYS if parts == 1 else 1):
         return None
     return KEY_PARTS[kind](number)
 
