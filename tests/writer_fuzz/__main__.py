@@ -48,6 +48,7 @@ def hunt(catalog: str, steps: int, postgres: Servers, mutant: WriterMutant | Non
                 found.seed, found.wrong = seed, wrong
             if wrong is not None or found.steps >= steps:
                 return found
+        print(f"{catalog}: {plural(found.steps, 'step')}, history {seed}", file=sys.stderr)
     raise AssertionError("seeds do not end")
 
 

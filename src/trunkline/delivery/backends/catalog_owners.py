@@ -29,6 +29,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Final, Protocol
 
+from trunkline.errors import Unreachable
+
 HANDLES: Final = "/proc/self/fd"
 DIRECT_S_MAX: Final = 60.0  # that ``attaching`` waits for a direct transaction, which has limits of its own
 
@@ -84,7 +86,7 @@ class CatalogOwners:
         lease = Lease(self, path)
         with self._lock:
             if not self._changed.wait_for(lambda: file_id(path) not in self._direct, DIRECT_S_MAX):
-                raise AssertionError(f"a direct transaction of {path} does not end")
+                raise Unreachable(f"a direct transaction of {path} did not end for {DIRECT_S_MAX:g} s; retrying")
             lease._file = file_id(path)
             self._leases[lease._file] += 1
             if isinstance(lease._file, str):

@@ -129,7 +129,8 @@ class _Sessions:
             spare = [self._idle.pop(_key(address), None)]
             self._idle[_key(address)] = session
             while len(self._idle) > OPEN_MAX:
-                spare.append(self._idle.popitem(last=False)[1])
+                (made_by, *_), oldest = self._idle.popitem(last=False)
+                spare += [oldest] if made_by == os.getpid() else []  # another process uses that of a fork's parent
         for each in spare:
             if each is not None:
                 each.close()
