@@ -30,7 +30,7 @@ SYSTEM_DELIVERY = (
     *("tests/system/test_capture_to_tables.py", "tests/system/test_delivery_kills.py", "tests/system/test_tenants.py"),
 )
 WITH_POSTGRES = (
-    *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard"),
+    *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard", "tests/writer_fuzz"),
     *("bench/capture.py", "bench/delivery.py", *SYSTEM_DELIVERY),
 )
 WITH_MARIADB = ("tests/delivery",)

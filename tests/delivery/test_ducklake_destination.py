@@ -74,7 +74,7 @@ class OneAddress(LakeSite):
 
 def opened(where: LakeAddress, lakes: AttachedLakes | None = None) -> OneTable:
     """The table of one member, at an address."""
-    site = OneAddress(where.catalog, where.data_path or "", where.schema, where)
+    site = OneAddress(where.catalog, where.data_path or "", where.schema, at=where)
     return OneTable(Table(site), DuckLakePlace(where, lakes))
 
 

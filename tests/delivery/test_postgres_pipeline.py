@@ -18,8 +18,6 @@ import pytest
 from msgspec.structs import replace
 from psycopg import sql
 
-from contract.destination_place import Change, Doing, Plan, Row, content
-from contract.destination_steps import CHANGES, FLUSH, FLUSHED, SEED, SEEDED, applied, doing, done, holds, stands
 from contract.postgres_destination import PostgresKind, PostgresSite
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.columns import Column, Columns
@@ -28,6 +26,8 @@ from trunkline.delivery.destinations import postgres_batch, postgres_elements, p
 from trunkline.delivery.destinations.contract import Applied, MemberResult, Standing
 from trunkline.delivery.destinations.postgres_elements import OddValue, elements
 from trunkline.delivery.destinations.postgres_pipeline import OrdinaryMembers
+from trunkline.destination_suite.place import Change, Doing, Plan, Row, content
+from trunkline.destination_suite.steps import CHANGES, FLUSH, FLUSHED, SEED, SEEDED, applied, doing, done, holds, stands
 from trunkline.errors import DestinationHalted, DuplicateKey, PositionMoved, TrunklineError
 
 NAMES: Final = ("acme", "bolt", "coil", "dyno")

@@ -10,7 +10,7 @@ import duckdb
 from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import new_duckdb
-from trunkline.delivery.backends.ducklake_attachment import attach_lake, catalog_scanners
+from trunkline.delivery.backends.ducklake_attachment import attach_lake, catalog_scanners, detach
 from trunkline.delivery.backends.object_store import store_options
 from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.config import DestinationConfig
@@ -65,7 +65,7 @@ def _compared(connection: duckdb.DuckDBPyConnection, destination: DestinationCon
         f"SELECT (SELECT count(*) FROM ({held})), (SELECT count(*) FROM ({wanted} EXCEPT ALL {held})), "
         f"(SELECT count(*) FROM ({held} EXCEPT ALL {wanted}))"
     ).fetchall()
-    connection.execute("DETACH DATABASE IF EXISTS held")
+    detach(connection, "held")
     return rows, missing + extra
 
 

@@ -49,7 +49,7 @@ RESHAPED_CHANGES: Final[list[Change]] = [
     (Op.REPLACE, {"id": None, "amount": "acme", "note": None}),
     (Op.INSERT, {"id": 4, "amount": "acme", "note": "four"}),
 ]
-STATEMENTS_MAX: Final = 60
+STATEMENTS_MAX: Final = 160
 ROUNDS: Final = 8
 KILLS: Final = 6
 KILL_AFTER_S_MAX: Final = 0.2

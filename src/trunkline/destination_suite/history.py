@@ -35,7 +35,7 @@ from trunkline.errors import DuplicateKey, SchemaMismatch
 VERSIONED: Final[Columns] = (*ORDERS, *HISTORY_COLUMNS)
 HISTORY_SEED: Final = replace(SEED, columns=VERSIONED, mode="history")
 HISTORY_FLUSH: Final = replace(FLUSH, columns=VERSIONED, mode="history")
-STATEMENTS_MAX: Final = 80
+STATEMENTS_MAX: Final = 160
 
 
 def time(position: int) -> datetime.datetime:

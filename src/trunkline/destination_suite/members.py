@@ -40,7 +40,7 @@ from trunkline.errors import DestinationHalted, DuplicateKey, Fenced, PositionMo
 
 BOTH: Final = ("items", "orders")
 INSERTS: Final[list[Change]] = [(Op.INSERT, row) for row in SEEDED]
-STATEMENTS_MAX: Final = 160
+STATEMENTS_MAX: Final = 240
 
 
 def both_seeded(site: Site) -> None:

@@ -32,7 +32,7 @@ from trunkline.destination_suite.steps import (
 from trunkline.errors import Fenced, PositionMoved
 
 BOTH: Final = ("items", "orders")
-STATEMENTS_MAX: Final = 160
+STATEMENTS_MAX: Final = 240
 REPAIR: Final = Plan(
     *(10, 2, "lake/orders", ORDERS, ("id",), 10),
     mark=MARK_A,

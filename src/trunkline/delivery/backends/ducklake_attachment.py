@@ -1,12 +1,18 @@
-"""Attaching a DuckLake to DuckDB: the lake itself, or its catalog as plain tables."""
+"""Attaching a DuckLake to DuckDB: the lake itself, or its catalog as plain tables.
+
+A catalog in SQLite is attached with a lease (``catalog_owners.py``). It ends with ``detach``, or with the connection.
+"""
 
 from __future__ import annotations
 
+import weakref
+from functools import cache
 from typing import Final, Literal
 
 import duckdb
 
 from trunkline.config import ENVIRONMENT, secret
+from trunkline.delivery.backends.catalog_owners import Lease, catalog_owners
 from trunkline.delivery.backends.duckdb_pool import Extension
 from trunkline.delivery.backends.object_store import create_secret, without_keys
 from trunkline.delivery.backends.sql import first_line, literal
@@ -47,9 +53,11 @@ def attach_catalog(connection: duckdb.DuckDBPyConnection, address: LakeAddress, 
     """Attach the database that holds a lake's catalog, to read it as plain tables."""
     kind, location = catalog_location(address.catalog)
     options = "" if kind == "duckdb" else f"TYPE {kind}, "
+    _take_lease(connection, address, name)
     try:
         connection.execute(f"ATTACH {literal(location + password_part(address))} AS {name} ({options}READ_ONLY)")
     except duckdb.Error as error:
+        _end_lease(connection, name)
         raise Unreachable(
             f"the catalog {address.catalog} cannot be opened: {without_password(error, address)}"
         ) from None
@@ -61,10 +69,44 @@ def attach_lake(connection: duckdb.DuckDBPyConnection, address: LakeAddress, nam
     options += ["READ_ONLY"] if read_only else []
     suffix = f" ({', '.join(options)})" if options else ""
     create_secret(connection, address)
+    _take_lease(connection, address, name)
     try:
         connection.execute(f"ATTACH {literal(lake_url(address))} AS {name}{suffix}")
     except duckdb.Error as error:
+        _end_lease(connection, name)
         raise Unreachable(f"the lake {address.catalog} cannot be opened: {without_password(error, address)}") from None
+
+
+def detach(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    """What ``attach_catalog`` or ``attach_lake`` attached, if it is still there."""
+    connection.execute(f"DETACH DATABASE IF EXISTS {name}")
+    _end_lease(connection, name)
+
+
+@cache
+def _leases() -> dict[tuple[int, str], Lease]:
+    """Global to the process: by connection and name."""
+    return {}
+
+
+def _take_lease(connection: duckdb.DuckDBPyConnection, address: LakeAddress, name: str) -> None:
+    kind, location = catalog_location(address.catalog)
+    if kind == "sqlite":
+        lease = catalog_owners().attaching(location)
+        _leases()[id(connection), name] = lease
+        weakref.finalize(connection, _forget_lease, id(connection), name, lease)
+
+
+def _end_lease(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    if (lease := _leases().pop((id(connection), name), None)) is not None:
+        lease.release()
+
+
+def _forget_lease(number: int, name: str, lease: Lease) -> None:
+    """The connection was closed; another one may have its number."""
+    if _leases().get((number, name)) is lease:
+        del _leases()[number, name]
+    lease.release()
 
 
 def lake_url(address: LakeAddress, parameters: str = "") -> str:

@@ -25,9 +25,9 @@ def open_place(address: Address) -> Place:
     """The place of a destination. Imports the driver here, so that a process loads only those that it uses."""
     match address:
         case LakeAddress():
-            from trunkline.delivery.destinations.ducklake import DuckLakePlace
+            from trunkline.delivery.destinations.ducklake import open_lake
 
-            return DuckLakePlace(address)
+            return open_lake(address)
         case DeltaAddress():
             from trunkline.delivery.destinations.delta import DeltaPlace
 

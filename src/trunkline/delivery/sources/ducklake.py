@@ -12,7 +12,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
-from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners
+from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners, detach
 from trunkline.delivery.backends.file_stamp import file_stamp
 from trunkline.delivery.backends.object_errors import store_reason
 from trunkline.delivery.backends.object_store import only_secret
@@ -141,7 +141,7 @@ class DuckLakeSource(Struct, frozen=True):
         with _catalog_lock(self.address.catalog):
             with LakeCatalog(connection, self.address, marks_lake=self.of_set) as catalog:
                 yield catalog
-            connection.execute(f"DETACH {CATALOG}")
+            detach(connection, CATALOG)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ import duckdb
 from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import Extension
-from trunkline.delivery.backends.ducklake_attachment import attach_lake, catalog_scanners
+from trunkline.delivery.backends.ducklake_attachment import attach_lake, catalog_scanners, detach
 from trunkline.delivery.backends.object_errors import store_reason
 from trunkline.delivery.backends.sql import first_line, identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns
@@ -56,7 +56,7 @@ class LakeSnapshots(Struct, frozen=True):
                 f"the lake {address.catalog} cannot be read now: {store_reason(error, address)}"
             ) from error
         finally:
-            connection.execute(f"DETACH {LAKE}")
+            detach(connection, LAKE)
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, address: LakeAddress, table: str) -> Columns:
