@@ -16,6 +16,7 @@ from trunkline.demo.__main__ import summary
 from trunkline.demo.run import Result
 
 PATIENCE_S = 300.0
+BUCKET_PATIENCE_S = 600.0  # one more process is killed, and each flush waits for a server
 DEMO = (sys.executable, "-m", "trunkline.demo", "--beat", "1")
 
 
@@ -57,7 +58,7 @@ def test_every_table_is_equal_to_the_shop_after_a_node_and_the_deliverer_were_ki
 def test_tables_in_a_bucket_are_equal_to_the_shop_after_its_server_was_killed_too(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     done = subprocess.run(
-        [*DEMO, "--s3", "--dir", str(directory)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [*DEMO, "--s3", "--dir", str(directory)], capture_output=True, text=True, timeout=BUCKET_PATIENCE_S, check=False
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert "all 20 tenants equal to the shop, row by row" in done.stdout
