@@ -31,7 +31,7 @@ SYSTEM_DELIVERY = (
 )
 WITH_POSTGRES = (
     *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard", "tests/writer_fuzz"),
-    *("bench/capture.py", "bench/delivery.py", *SYSTEM_DELIVERY),
+    *("bench/capture.py", "bench/delivery.py", "bench/postgres.py", *SYSTEM_DELIVERY),
 )
 WITH_MARIADB = ("tests/delivery",)
 WITH_ETCD = (

@@ -34,7 +34,7 @@ from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.delta_record import MARK, MARKED, POSITION, TOKEN
 from trunkline.delivery.destinations.ducklake import DuckLakePlace
 from trunkline.demo.object_server import ObjectServer
-from trunkline.destination_suite.place import Kind, Watch
+from trunkline.destination_suite.place import Kind, Part, Watch
 
 ACCESS_KEY_ENV: Final = "CONTRACT_ACCESS_KEY"
 SECRET_KEY_ENV: Final = "CONTRACT_SECRET_KEY"
@@ -120,8 +120,8 @@ class S3LakeKind(LakeKind):
         bucket = Bucket.of(server())
         if self.catalog == "postgres":
             catalog, data_path = _shared_lake(postgres(), next(_sites) // SITES_EACH)
-            return S3LakeSite(catalog, data_path, f"Site {uuid.uuid4().hex}", bucket)
-        return S3LakeSite(f"sqlite:{folder / 'catalog.sqlite'}", f"s3://lake/{uuid.uuid4()}", bucket=bucket)
+            return S3LakeSite(catalog, data_path, f"Site {uuid.uuid4().hex}", directly=False, bucket=bucket)
+        return S3LakeSite(f"sqlite:{folder / 'catalog.sqlite'}", f"s3://lake/{uuid.uuid4()}", directly=False, bucket=bucket)
 
 
 @cache
@@ -202,11 +202,13 @@ class S3DeltaSite(Struct, frozen=True):
 
 class S3DeltaKind(Struct, frozen=True):
     name: str = "delta-s3"
+    lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    server_fixture: str = "postgres"
     commits_alone: bool = True
 
     def make(self, folder: Path, postgres: Callable[[], Any]) -> S3DeltaSite:
         return S3DeltaSite(str(uuid.uuid4()), Bucket.of(server()))
 
 
-KINDS: tuple[Kind, ...] = (S3LakeKind("sqlite"), S3LakeKind("postgres"), S3DeltaKind())
+KINDS: tuple[Kind, ...] = (S3LakeKind("sqlite", directly=False), S3LakeKind("postgres", directly=False), S3DeltaKind())

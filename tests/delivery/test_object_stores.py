@@ -59,7 +59,7 @@ def reached(site: Site, bucket: Bucket) -> Site:
     """The same place in another way."""
     if isinstance(site, S3DeltaSite):
         return replace(site, bucket=bucket)
-    return S3LakeSite(site.catalog, site.data_path, site.home, bucket)
+    return S3LakeSite(site.catalog, site.data_path, site.home, directly=False, bucket=bucket)
 
 
 def object_names(site: Site) -> set[str]:
