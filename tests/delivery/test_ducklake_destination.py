@@ -442,7 +442,7 @@ def test_files_of_a_process_that_was_killed_can_be_removed(table: Table) -> None
     assert isinstance(place, DuckLakePlace)
     apply(destination, (SEED, SEEDED))
     assert place.clean_orphans(0) == 0
-    for at in range(20):  # one of these moments is after the rows were written and before they were committed
+    for at in range(80):  # one of these moments is after the rows were written and before they were committed
         if run_until(table, (FLUSH, CHANGES), at):
             break
     assert place.clean_orphans() == 0  # they are young: a flush may be under way

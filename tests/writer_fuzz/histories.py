@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
+from msgspec.structs import replace
 
 from contract.ducklake_destination import LakeKind
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.sql import identifier, literal
+from trunkline.delivery.changes.columns import Column
 from trunkline.errors import TrunklineError
 from writer_fuzz.judge import Wrong, judge
 from writer_fuzz.lake import LAKE, FuzzedLake
@@ -110,6 +112,20 @@ def _other_update(lake: FuzzedLake) -> None:
     lake.note()
 
 
+def _other_rename(lake: FuzzedLake) -> None:
+    """Another program renames a column; what is older is not read any more, under names that it did not have."""
+    old = lake.draw.choice([column.name for column in lake.shape.columns if column.name not in (*lake.shape.key, "v")])
+    names = {old: f"{old}x"}
+    with lake.attached() as connection:
+        connection.execute(f"ALTER TABLE {lake.path} RENAME COLUMN {identifier(old)} TO {identifier(names[old])}")
+    columns = tuple(Column(names.get(each.name, each.name), each.type) for each in lake.shape.columns)
+    lake.shape = replace(lake.shape, columns=columns)
+    lake.rows = [{names.get(name, name): value for name, value in row.items()} for row in lake.rows]
+    lake.versions.clear()
+    lake.feeds.clear()
+    lake.note()
+
+
 def _maintained(*statements: str) -> Callable[[FuzzedLake], None]:
     def step(lake: FuzzedLake) -> None:
         table, schema = literal(lake.address.table), literal(lake.address.schema)
@@ -131,6 +147,7 @@ STEPS: Final[tuple[tuple[int, str, Callable[[FuzzedLake], None]], ...]] = (
     (6, "insert of another program", _other_insert),
     (4, "delete of another program", _other_delete),
     (3, "update of another program", _other_update),
+    (3, "rename of another program", _other_rename),
     (4, "merge_adjacent_files", _maintained("CALL ducklake_merge_adjacent_files('{l}', {t}, schema => {s})")),
     (
         4,

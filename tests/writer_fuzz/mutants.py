@@ -179,9 +179,12 @@ def _resurrected(right: Any) -> Any:
     return deleted_rows
 
 
-def _no_field_ids(right: Any) -> Any:
+def _other_field_ids(right: Any) -> Any:
+    """Columns of a file have the numbers of their places, from 0 on."""
+
     def numbered(name: str, kind: pa.DataType, number: int) -> pa.Field:
-        return pa.field(name, kind)
+        found: pa.Field = right(name, kind, number - 1)
+        return found
 
     return numbered
 
@@ -219,7 +222,7 @@ MUTANTS: Final = (
     WriterMutant("off-by-one", "the row beside the right one is deleted", member, "positions_in", _off_by_one),
     WriterMutant("null-is-not-null", "a key with NULL is not found", member, "positions_in", _no_nulls),
     WriterMutant("deleted-again", "delete files are not looked at", member, "deleted_rows", _resurrected),
-    WriterMutant("no-field-ids", "columns of a file have no numbers", member, "numbered", _no_field_ids),
+    WriterMutant("field-ids", "columns of a file have wrong numbers", member, "numbered", _other_field_ids),
     WriterMutant(
         "no-changes",
         "the list of changes is empty",
