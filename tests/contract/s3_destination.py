@@ -121,7 +121,9 @@ class S3LakeKind(LakeKind):
         if self.catalog == "postgres":
             catalog, data_path = _shared_lake(postgres(), next(_sites) // SITES_EACH)
             return S3LakeSite(catalog, data_path, f"Site {uuid.uuid4().hex}", directly=False, bucket=bucket)
-        return S3LakeSite(f"sqlite:{folder / 'catalog.sqlite'}", f"s3://lake/{uuid.uuid4()}", directly=False, bucket=bucket)
+        return S3LakeSite(
+            f"sqlite:{folder / 'catalog.sqlite'}", f"s3://lake/{uuid.uuid4()}", directly=False, bucket=bucket
+        )
 
 
 @cache
