@@ -11,7 +11,7 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.delivery.destinations.ducklake_direct import commit_rows, deletions, member
+from trunkline.delivery.destinations.ducklake_direct import commit_rows, deletions, member, transaction
 from trunkline.delivery.destinations.ducklake_direct import record_table as records
 from trunkline.delivery.destinations.ducklake_direct.commit_rows import CommitRows
 from trunkline.delivery.destinations.ducklake_direct.table_state import TableCounts, TableState
@@ -218,7 +218,7 @@ MUTANTS: Final = (
     WriterMutant("two-delete-files", "the replaced delete file stays", CommitRows, "deleted", _keeps_old),
     WriterMutant("delete-begins-now", "a later delete file has a new beginning", CommitRows, "deleted", _begins_now),
     WriterMutant("same-file-id", "next_file_id stays behind", CommitRows, "deleted", _same_file_id),
-    WriterMutant("ends-early", "a file ends with rows left", member, "write_change", _ends_early),
+    WriterMutant("ends-early", "a file ends with rows left", transaction, "write_change", _ends_early),
     WriterMutant("off-by-one", "the row beside the right one is deleted", member, "positions_in", _off_by_one),
     WriterMutant("null-is-not-null", "a key with NULL is not found", member, "positions_in", _no_nulls),
     WriterMutant("deleted-again", "delete files are not looked at", member, "deleted_rows", _resurrected),
