@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 from msgspec import Struct
 
+from trunkline.delivery.destinations.delta_commit import AddedFile, synced
 from trunkline.errors import Unreachable
 
 ROWS_PER_FILE: Final = 250_000  # more: one changed row costs more; fewer: more files to open and list
@@ -48,6 +50,18 @@ class DeltaDataFile(Struct, frozen=True):
         return self.rows is not None and self.rows < ROWS_PER_FILE // 2
 
 
+class Statistics(Struct, frozen=True):
+    """As in a commit."""
+
+    numRecords: int | None = None
+    minValues: dict[str, Any] = {}
+    maxValues: dict[str, Any] = {}
+    nullCount: dict[str, Any] = {}
+
+
+_STATISTICS: Final = msgspec.json.Decoder(Statistics)
+
+
 def bounded(stored: pa.DataType) -> bool:
     """Whether bounds of this type are exact: those of timestamps, for example, are rounded."""
     return bool(pa.types.is_integer(stored) or pa.types.is_string(stored))
@@ -66,6 +80,23 @@ def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DeltaDataFile, ...
         )
         for row in found
     )
+
+
+def added_file(added: AddedFile, schema: pa.Schema) -> DeltaDataFile:
+    """The file of a commit."""
+    try:
+        stats = _STATISTICS.decode(added.stats or "{}")
+    except msgspec.MsgspecError:
+        stats = Statistics()
+    bounds = {}
+    for name in stats.minValues.keys() & stats.maxValues.keys():
+        at = schema.get_field_index(name)
+        lowest, highest = stats.minValues[name], stats.maxValues[name]
+        if at >= 0 and bounded(kept := schema.field(at).type):
+            wanted = str if pa.types.is_string(kept) else int
+            if isinstance(lowest, wanted) and isinstance(highest, wanted):
+                bounds[name] = KeyBounds(lowest, highest, stats.nullCount.get(name) != 0)
+    return DeltaDataFile(added.path, added.size, stats.numRecords, bounds)
 
 
 def _bounds(row: dict[str, Any], name: str) -> KeyBounds | None:
@@ -135,6 +166,7 @@ class FileWriter:
         self._written.append(AddAction(name, 0, {}, time.time_ns() // 1_000_000, True, stats))
         try:
             pq.write_table(rows, path, use_dictionary=_repeating(rows), row_group_size=ROWS_PER_FILE)
+            synced(path)
             self._written[-1].size = path.stat().st_size
         except OSError as error:
             raise Unreachable(

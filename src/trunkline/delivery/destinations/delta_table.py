@@ -26,9 +26,10 @@ from trunkline.delivery.changes.columns import arrow_schema, evolution
 from trunkline.delivery.changes.history import HISTORY_NAMES, VALID_TO
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.contract import Applied, Batches, MemberStep, TableStep, checked_steps
+from trunkline.delivery.destinations.delta_commit import FileAction
 from trunkline.delivery.destinations.delta_files import FileWriter, removal
 from trunkline.delivery.destinations.delta_history import HistoryMerge
-from trunkline.delivery.destinations.delta_log import DeltaLog, FileAction, LoadedVersion
+from trunkline.delivery.destinations.delta_log import DeltaLog, LoadedVersion
 from trunkline.delivery.destinations.delta_merge import DeltaMerge, opened
 from trunkline.delivery.destinations.delta_record import TableRecord
 from trunkline.delivery.destinations.delta_steps import rewritten
