@@ -4,7 +4,8 @@
 
 Each flush has 160 inserts, 30 updates and 10 deletes, the position and the token. Updates and deletes are of keys all
 over the table, or side by side. `merge` gets the position as an application transaction of its commit, may not retry,
-and its table stays open between flushes, as ours does. The cost is CPU time of the process with all its threads; files
+and its table stays open between flushes, as ours does. "With vectors": the table allows deletion vectors; "delta-rs
+commits": the files are ours, the commit is not. The cost is CPU time of the process with all its threads; files
 are counted after the flushes. Nothing is compared with a goal: the exit code is 0, or 2 if a measurement failed.
 """
 
@@ -33,6 +34,7 @@ from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations import delta_files, delta_log
 from trunkline.delivery.destinations.contract import Applied, MemberStep, MemberWrite, TableStep
 from trunkline.delivery.destinations.delta import DeltaPlace
+from trunkline.delivery.destinations.delta_vectors import PROPERTY
 
 COLUMNS = tuple(
     Column(*each)
@@ -43,8 +45,8 @@ COLUMNS = tuple(
 )
 KEY, SOURCE = ("id",), "bench"
 INSERTS, UPDATES, DELETES = 160, 30, 10
-OURS, OUR_FILES, MERGE = "Trunkline", "its files, delta-rs commits", "delta-rs merge"
-WAYS = (OURS, OUR_FILES, MERGE)
+OURS, VECTORS, OUR_FILES, MERGE = "Trunkline", "with vectors", "delta-rs commits", "delta-rs merge"
+WAYS = (OURS, VECTORS, OUR_FILES, MERGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +118,9 @@ class Keys:
 class OwnTable:
     """Written as a deliverer does."""
 
-    def __init__(self, path: Path, rows: int, files: int) -> None:
+    def __init__(self, path: Path, rows: int, files: int, *, vectors: bool = False) -> None:
         self.path = path
-        self._place = DeltaPlace()
+        self._place = DeltaPlace({PROPERTY: "true"} if vectors else {})
         with patch.object(delta_files, "ROWS_PER_FILE", -(-rows // files)):
             self._write(rows_of(list(range(rows)), 0), 0, 1, seeds=True)
 
@@ -163,7 +165,7 @@ class MergedTable(OwnTable):
 
 
 def cost(way: str, path: Path, rows: int, files: int, keys: str, flushes: int) -> Cost:
-    table = (MergedTable if way == MERGE else OwnTable)(path, rows, files)
+    table = MergedTable(path, rows, files) if way == MERGE else OwnTable(path, rows, files, vectors=way == VECTORS)
     chosen, spent = Keys(rows, keys), []
     with patch.object(delta_log, "is_plain", (lambda _: False) if way == OUR_FILES else delta_log.is_plain):
         for version in range(1, flushes + 2):
@@ -190,11 +192,11 @@ def costs(options: argparse.Namespace, directory: Path) -> list[Cost]:
 
 
 def lines(found: list[Cost]) -> Iterator[str]:
-    yield f"{'CPU-ms of a flush (files after it)':38}" + "".join(f"{way:>30}" for way in WAYS)
+    yield f"{'CPU-ms of a flush (files after it)':38}" + "".join(f"{way:>20}" for way in WAYS)
     for at in range(0, len(found), len(WAYS)):
         group = found[at : at + len(WAYS)]
         what = f"{group[0].rows:,} rows, {group[0].files} files, {group[0].keys}"
-        yield f"{what:38}" + "".join(f"{f'{each.cpu_ms:.1f} ({each.files_after})':>30}" for each in group)
+        yield f"{what:38}" + "".join(f"{f'{each.cpu_ms:.1f} ({each.files_after})':>20}" for each in group)
 
 
 def values(found: list[Cost]) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ Why this is exact
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -71,7 +71,9 @@ READS: Final = (
 class DeltaPlace:
     """The tables of one destination, or of several: each is opened when it is first used."""
 
-    def __init__(self) -> None:
+    def __init__(self, properties: Mapping[str, str] | None = None) -> None:
+        """``properties``: of tables that are created, besides those of ``delta_log``."""
+        self._properties = properties or {}
         self._tables: OrderedDict[str, DeliveredTable] = OrderedDict()
 
     def _step(self, name: str) -> None:
@@ -152,6 +154,8 @@ class DeltaPlace:
         if (table := self._tables.get(address.path)) is None:
             while len(self._tables) >= TABLES_MAX:
                 self._tables.popitem(last=False)
-            table = self._tables[address.path] = DeliveredTable(address, lambda name: self._step(name))
+            table = self._tables[address.path] = DeliveredTable(
+                address, lambda name: self._step(name), self._properties
+            )
         self._tables.move_to_end(address.path)
         return table

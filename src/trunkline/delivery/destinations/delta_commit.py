@@ -31,33 +31,46 @@ from deltalake.transaction import AddAction, RemoveAction
 from msgspec import Struct
 
 from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
+from trunkline.delivery.destinations.delta_vectors import DeletionVector, VectorRecord, inline_vector
 
-FileAction = AddAction | RemoveAction
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9_.=/-]+")  # others are escaped in the log
 ENGINE: Final = "trunkline"
 
 
-class AddedFile(Struct, frozen=True):
+class MarkedFile(Struct, frozen=True):
+    """A file gets another deletion vector; ``after`` None: it is removed, and had one (V3)."""
+
+    path: str
+    size: int
+    stats: str
+    before: DeletionVector | None
+    after: DeletionVector | None
+
+
+FileAction = AddAction | RemoveAction | MarkedFile
+
+
+class AddedFile(Struct, frozen=True, rename="camel"):
     path: str
     size: int
     stats: str | None = None
-    deletionVector: Any = None
+    deletion_vector: VectorRecord | None = None
 
 
 class RemovedFile(Struct, frozen=True):
     path: str
 
 
-class ApplicationNumber(Struct, frozen=True):
-    appId: str
+class ApplicationNumber(Struct, frozen=True, rename="camel"):
+    app_id: str
     version: int
 
 
-class LogLine(Struct, frozen=True, forbid_unknown_fields=True):
+class LogLine(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """One action; any other is for delta-rs."""
 
-    commitInfo: Any = None
+    commit_info: Any = None
     add: AddedFile | None = None
     remove: RemovedFile | None = None
     txn: ApplicationNumber | None = None
@@ -86,17 +99,21 @@ def read_change(folder: Path, version: int) -> VersionChange | None:
     try:
         for line in lines:
             found = _LINE.decode(line)
-            if found.add is not None and found.add.deletionVector is None and PLAIN_PATH.fullmatch(found.add.path):
+            if found.add is not None and PLAIN_PATH.fullmatch(found.add.path) and _is_known(found.add.deletion_vector):
                 added.append(found.add)
             elif found.remove is not None and PLAIN_PATH.fullmatch(found.remove.path):
                 removed.add(found.remove.path)
             elif found.txn is not None:
-                numbers[found.txn.appId] = found.txn.version
-            elif found.commitInfo is None:
+                numbers[found.txn.app_id] = found.txn.version
+            elif found.commit_info is None:
                 return None
     except msgspec.MsgspecError:
         return None
     return VersionChange(tuple(added), frozenset(removed), numbers)
+
+
+def _is_known(vector: VectorRecord | None) -> bool:
+    return vector is None or inline_vector(vector) is not None
 
 
 def change_of(actions: Iterable[FileAction], numbers: Mapping[str, int]) -> VersionChange:
@@ -105,8 +122,10 @@ def change_of(actions: Iterable[FileAction], numbers: Mapping[str, int]) -> Vers
     for action in actions:
         if isinstance(action, AddAction):
             added.append(AddedFile(action.path, action.size, action.stats))
-        else:
-            removed.add(action.path)
+            continue
+        removed.add(action.path)
+        if isinstance(action, MarkedFile) and action.after is not None:
+            added.append(AddedFile(action.path, action.size, action.stats, action.after.record))
     return VersionChange(tuple(added), frozenset(removed), dict(numbers))
 
 
@@ -119,15 +138,24 @@ def commit_bytes(actions: Sequence[FileAction], numbers: Mapping[str, int], read
     info = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}, "engineInfo": ENGINE}
     lines: list[dict[str, dict[str, Any]]] = [{"commitInfo": {**info, "readVersion": read_version}}]
     for action in actions:
-        if isinstance(action, AddAction):
-            named = {"path": action.path, "partitionValues": {}, "size": action.size, "stats": action.stats}
-            lines.append({"add": {**named, "modificationTime": action.modification_time, "dataChange": True}})
-        else:
-            named = {"path": action.path, "deletionTimestamp": action.deletion_timestamp, "dataChange": True}
-            extended = {"extendedFileMetadata": True, "partitionValues": {}, "size": action.size}
-            lines.append({"remove": {**named, **extended}})
+        named: dict[str, Any] = {"path": action.path, "partitionValues": {}, "size": action.size, "dataChange": True}
+        removed = {**named, "deletionTimestamp": now, "extendedFileMetadata": True}
+        added = {**named, "modificationTime": now}
+        match action:
+            case AddAction():
+                lines.append({"add": {**added, "stats": action.stats}})
+            case RemoveAction():
+                lines.append({"remove": removed})
+            case MarkedFile(before=before, after=after):
+                lines.append({"remove": {**removed, **_vector(before)}})
+                if after is not None:
+                    lines.append({"add": {**added, "stats": action.stats, **_vector(after)}})
     lines += [{"txn": {"appId": name, "version": number}} for name, number in numbers.items()]
     return b"\n".join([*map(msgspec.json.encode, lines), b""])
+
+
+def _vector(vector: DeletionVector | None) -> dict[str, VectorRecord]:
+    return {} if vector is None else {"deletionVector": vector.record}
 
 
 def put_version(folder: Path, version: int, content: bytes, step: Callable[[str], None]) -> FileStamp | None:

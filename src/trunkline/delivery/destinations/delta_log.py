@@ -20,7 +20,7 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,7 @@ from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
 from trunkline.delivery.destinations.delta_commit import (
     LAST_CHECKPOINT,
     FileAction,
+    MarkedFile,
     VersionChange,
     change_of,
     checkpoint_stamp,
@@ -57,6 +58,7 @@ from trunkline.delivery.destinations.delta_record import (
     numbers_of,
     stored_record,
 )
+from trunkline.delivery.destinations.delta_vectors import FEATURE, PROPERTY, DeletionVector, held_vectors
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
 
 CHECKPOINT_EVERY: Final = 40  # versions; more: opening reads more log files; fewer: 15 ms each time
@@ -70,9 +72,14 @@ VERSIONS_READ_MAX: Final = 40  # log files since the loaded version; if there ar
 # Of a table to which a flush commits without delta-rs: its properties, and features of its writers that are only in
 # effect with others.
 ORDINARY_PROPERTIES: Final = frozenset(
-    {*PROPERTIES, "delta.checkpointInterval", "delta.enableExpiredLogCleanup", "delta.dataSkippingNumIndexedCols"}
+    {
+        *(*PROPERTIES, PROPERTY, "delta.checkpointInterval", "delta.enableExpiredLogCleanup"),
+        "delta.dataSkippingNumIndexedCols",
+    }
 )
-ORDINARY_FEATURES: Final = frozenset({NAIVE_TIMES, "appendOnly", "invariants"})
+# delta-rs 1.6 adds the feature of variants with any property; a table with such a column does not have our columns.
+KNOWN_FEATURES: Final = frozenset({NAIVE_TIMES, FEATURE, "variantType"})
+ORDINARY_FEATURES: Final = frozenset({*KNOWN_FEATURES, "appendOnly", "invariants"})
 
 
 class CommitLost(Exception):
@@ -89,6 +96,7 @@ class TableForm(Struct, frozen=True):
     features: frozenset[str]  # that a reader needs
     partitions: tuple[str, ...]
     ordinary: bool  # a flush commits without delta-rs
+    marks: bool  # ... and marks rows in deletion vectors
 
 
 class LoadedVersion(Struct, frozen=True):
@@ -112,8 +120,10 @@ class LoadedVersion(Struct, frozen=True):
 class DeltaLog:
     """The log of one table. ``step`` is called before each access to the storage."""
 
-    def __init__(self, folder: Path, step: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, step: Callable[[str], None], properties: Mapping[str, str] | None = None) -> None:
+        """``properties``: of the table if it is created, besides ``PROPERTIES``."""
         self.folder = folder
+        self._properties = properties or {}
         self._step = step
         self._loaded: LoadedVersion | None = None
 
@@ -200,14 +210,14 @@ class DeltaLog:
                 str(self.folder),
                 Schema.from_arrow(schema),
                 [action for action in actions if isinstance(action, AddAction)],
-                configuration=PROPERTIES,
+                configuration={**PROPERTIES, **self._properties},
                 commit_properties=properties,
                 post_commithook_properties=quiet,
             )
             return
         table = DeltaTable(str(self.folder), version=loaded.version)
         table.create_write_transaction(
-            list(actions),
+            [action for action in actions if not isinstance(action, MarkedFile)],  # there is none: ``with_features``
             "overwrite" if replace else "append",
             Schema.from_arrow(schema) if replace else table.schema(),
             commit_properties=properties,
@@ -225,7 +235,8 @@ class DeltaLog:
         that is a commit of its own, which changes no rows.
         """
         features = loaded.form.features
-        problems = [*sorted(features - {NAIVE_TIMES}), *loaded.form.partitions]
+        known = KNOWN_FEATURES if loaded.form.ordinary else {NAIVE_TIMES}
+        problems = [*sorted(features - known), *loaded.form.partitions]
         if problems:
             raise DestinationHalted(
                 f"{self.folder}: tables that are partitioned or have features such as {', '.join(problems)} are not "
@@ -280,8 +291,18 @@ class DeltaLog:
         version, schema = table.version(), pa.schema(table.schema())
         numbers = {name: number for name in NUMBERS if (number := table.transaction_version(name)) is not None}
         stored = stored_record(numbers.get, source_identity(schema))
-        files, form = data_files(table, schema), _form(table, schema)
+        form = _form(table, schema)
+        files = data_files(table, schema, self._vectors(table) if FEATURE in form.features else {})
         return LoadedVersion(version, self._stamp(version), checkpoint, numbers, stored, schema, files, form)
+
+    def _vectors(self, table: DeltaTable) -> dict[str, DeletionVector]:
+        found = held_vectors(self.folder, table, checkpoint_version(self.folder))
+        if found is None:
+            raise DestinationHalted(
+                f"{self.folder}: the table has deletion vectors in a form that is not supported; remove them with "
+                "REORG TABLE ... APPLY (PURGE), or with `optimize.compact()` of delta-rs"
+            )
+        return found
 
     def _uncut(self, held: LoadedVersion) -> LoadedVersion | None:
         """The newest version, where the next one is not there (L6)."""
@@ -311,7 +332,8 @@ def _form(table: DeltaTable, schema: pa.Schema) -> TableForm:
     special += [field.name for field in schema if any(key.startswith(b"delta.") for key in field.metadata or ())]
     known = level <= 2 or (level == 7 and features <= ORDINARY_FEATURES)
     ordinary = known and not special and not metadata.partition_columns
-    return TableForm(frozenset(protocol.reader_features or ()), tuple(metadata.partition_columns), ordinary)
+    marks = ordinary and FEATURE in features and metadata.configuration.get(PROPERTY, "").lower() == "true"
+    return TableForm(frozenset(protocol.reader_features or ()), tuple(metadata.partition_columns), ordinary, marks)
 
 
 def _has_naive_times(kept: pa.DataType) -> bool:
