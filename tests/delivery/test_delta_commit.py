@@ -221,14 +221,14 @@ def test_l6_a_process_that_slept_while_the_log_was_cut_finds_the_newest_version(
     sleeper = place.open()
     assert sleeper.standing() == Standing(10, 1, "lake/orders")
     go_on_and_cut(place, keep=0)
-    assert not Path(log_file(place.path, 1)).exists(), "nothing but the checkpoint tells that there is more"
+    assert not Path(log_file(place.path, 1)).exists(), "only the checkpoint says that there is more"
     assert sleeper.standing() == Standing(15, 1, "lake/orders")
     assert flushed(sleeper, 15, NEW) == Applied(16, 1, 2)
     assert content(place.held()) == content([{"id": 1, "name": "14"}, *named(3), *(row for _, row in NEW)])
 
 
 @pytest.mark.parametrize("asleep", ["commit", "link"])
-def test_l6_a_process_that_slept_just_before_its_commit_does_not_believe_that_it_succeeded(
+def test_l6_a_process_that_slept_just_before_its_commit_finds_that_it_did_not_succeed(
     place: DeltaTest, asleep: str
 ) -> None:
     slept: list[str] = []

@@ -25,7 +25,7 @@ DISK_BYTES = 64 * MIB
 def test_p2_what_was_reported_is_there_after_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushes: int
 ) -> None:
-    """The last of these flushes follows a checkpoint, and the log before it is gone."""
+    """The last of these flushes follows a checkpoint, and the log before it was removed."""
     monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", 5)
     monkeypatch.setattr(delta_log, "PROPERTIES", {"delta.logRetentionDuration": "interval 0 seconds"})
     with Volumes(tmp_path / "disks") as volumes:

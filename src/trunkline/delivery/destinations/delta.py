@@ -1,4 +1,4 @@
-"""Delta tables in directories as a place, through delta-rs: each table commits alone (T10).
+"""Delta tables in directories as a place: each table commits alone (T10).
 
 A flush of one row should not cost a commit of each of thirty tables. So a table whose rows do not change is not
 written, and its own position stays behind. One table of a member *leads*: the member's position is the lead's.

@@ -197,7 +197,7 @@ def checkpoint_stamp(folder: Path) -> FileStamp | None:
 
 
 def checkpoint_version(folder: Path) -> int:
-    """Of the last checkpoint; -1 without one. Raises ``OSError`` if it cannot be told."""
+    """Of the last checkpoint; -1 without one. Raises ``OSError`` if it cannot be read."""
     try:
         with open(f"{folder}/_delta_log/{LAST_CHECKPOINT}", "rb") as file:
             return int(msgspec.json.decode(file.read())["version"])

@@ -9,9 +9,9 @@ Rules
      ``MARKED_MAX``, is written again instead, and so is one that is merged with others.
  V2  A vector that is written is inside of the log (storage type ``i``): there is no file of it that could get lost, or
      that a vacuum would have to know. Vectors of all kinds are read.
- V3  A file is its path and its vector. To change the vector removes the one and adds the other in one version; and
-     whoever removes a file names its vector: a reader would not find it otherwise.
- V4  Rows that are marked are not there, for whoever reads a file (``delta_merge.file_groups``).
+ V3  A file is its path and its vector. To change the vector removes the one and adds the other in one version; and a
+     commit that removes a file names its vector: a reader would not find it otherwise.
+ V4  Rows that are marked are not there: every read of a file leaves them out (``delta_merge.file_groups``).
 """
 
 from __future__ import annotations
@@ -164,14 +164,14 @@ _LINE: Final = msgspec.json.Decoder(_Line)
 
 def held_vectors(folder: Path, table: DeltaTable, checkpoint: int) -> dict[str, DeletionVector] | None:
     """The vectors of a loaded version, by path: positions as delta-rs reads them, and records as the log has them.
-    ``None`` if the two differ: the log has a form that only delta-rs knows."""
+    ``None`` if the two differ: the log has a form that only delta-rs knows. Raises ``OSError`` if another writer cut the
+    log meanwhile."""
     masks = pa.table(table.deletion_vectors())
     if not len(masks):
         return {}
-    try:
-        records = _held_records(folder, table.version(), checkpoint)
-    except FileNotFoundError:
+    if any(Path(folder, "_delta_log").glob(f"{checkpoint:020}.checkpoint.*.parquet")):  # in several parts
         return None
+    records = _held_records(folder, table.version(), checkpoint)
     found = {}
     for name, mask in zip(masks.column(0).to_pylist(), masks.column(1), strict=True):
         path = name.rpartition("/")[2]
@@ -186,7 +186,8 @@ def held_vectors(folder: Path, table: DeltaTable, checkpoint: int) -> dict[str, 
 
 def _held_records(folder: Path, version: int, checkpoint: int) -> dict[str, VectorRecord]:
     found: dict[str, VectorRecord] = {}
-    checkpoint = checkpoint if checkpoint <= version else -1
+    if checkpoint > version:
+        raise OSError("another writer was faster")
     if checkpoint >= 0:
         with pq.ParquetFile(f"{folder}/_delta_log/{checkpoint:020}.checkpoint.parquet") as file:
             rows = file.read(columns=["add.path", "add.deletionVector"]).column("add").combine_chunks()
