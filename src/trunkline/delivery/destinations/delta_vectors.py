@@ -164,8 +164,8 @@ _LINE: Final = msgspec.json.Decoder(_Line)
 
 def held_vectors(folder: Path, table: DeltaTable, checkpoint: int) -> dict[str, DeletionVector] | None:
     """The vectors of a loaded version, by path: positions as delta-rs reads them, and records as the log has them.
-    ``None`` if the two differ: the log has a form that only delta-rs knows. Raises ``OSError`` if another writer cut the
-    log meanwhile."""
+    ``None`` if the two differ: the log has a form that only delta-rs knows. Raises ``OSError`` if another writer cut
+    the log meanwhile."""
     masks = pa.table(table.deletion_vectors())
     if not len(masks):
         return {}
