@@ -97,6 +97,7 @@ class DeltaSite(Struct, frozen=True):
 class DeltaKind(Struct, frozen=True):
     name: str = "delta"
     widens: bool = True
+    adds_lists: bool = True
     commits_alone: bool = True
 
     def make(self, folder: Path, postgres: Callable[[], Any]) -> DeltaSite:

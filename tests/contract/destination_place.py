@@ -113,6 +113,11 @@ class Kind(Protocol):
         ...
 
     @property
+    def adds_lists(self) -> bool:
+        """Whether a column of lists can be added to a table that exists."""
+        ...
+
+    @property
     def commits_alone(self) -> bool:
         """Whether each table of a member commits alone (T10). Then a table's record has no member's name, either, and
         is the same as that of older releases."""
@@ -125,7 +130,7 @@ class Kind(Protocol):
 
 def kinds() -> tuple[Kind, ...]:
     """Every kind of every module of kinds that exists."""
-    modules = [f"contract.{name}_destination" for name in ("ducklake", "delta", "postgres", "s3")]
+    modules = [f"contract.{name}_destination" for name in ("ducklake", "delta", "postgres", "s3", "iceberg")]
     return tuple(kind for name in modules if find_spec(name) for kind in import_module(name).KINDS)
 
 

@@ -166,6 +166,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, statement: str) -> list[dict[
 class LakeKind:
     catalog: str
     widens: bool = True
+    adds_lists: bool = True
     commits_alone: bool = False
 
     @property

@@ -139,6 +139,7 @@ class PostgresSite(Struct, frozen=True):
 class PostgresKind(Struct, frozen=True):
     name: str = "postgres"
     widens: bool = True
+    adds_lists: bool = True
     commits_alone: bool = False
 
     def make(self, folder: Path, postgres: Callable[[], PostgresServer]) -> PostgresSite:

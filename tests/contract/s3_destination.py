@@ -203,6 +203,7 @@ class S3DeltaSite(Struct, frozen=True):
 class S3DeltaKind(Struct, frozen=True):
     name: str = "delta-s3"
     widens: bool = True
+    adds_lists: bool = True
     commits_alone: bool = True
 
     def make(self, folder: Path, postgres: Callable[[], Any]) -> S3DeltaSite:

@@ -26,11 +26,19 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from trunkline.delivery.changes.rows import RESERVED_PREFIX
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
+from trunkline.delivery.config.addresses import (
+    Address,
+    DeltaAddress,
+    IcebergAddress,
+    LakeAddress,
+    LogAddress,
+    PostgresAddress,
+)
 from trunkline.delivery.config.object_urls import (
     STORE_FIELDS,
     SUPPORTED,
     UNTESTED,
+    catalog_faults,
     endpoint_faults,
     is_url,
     plain_url,
@@ -39,17 +47,27 @@ from trunkline.delivery.config.object_urls import (
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address
 
-KINDS: Final[dict[str, type[LakeAddress] | type[DeltaAddress] | type[PostgresAddress] | type[LogAddress]]] = {
+KINDS: Final[dict[str, type[Address]]] = {
     "ducklake": LakeAddress,
     "delta": DeltaAddress,
+    "iceberg": IcebergAddress,
     "postgres": PostgresAddress,
     "log": LogAddress,
 }
 SOURCE_KINDS: Final = ("ducklake", "delta", "log")
-DESTINATION_KINDS: Final = ("ducklake", "delta", "postgres")
+DESTINATION_KINDS: Final = ("ducklake", "delta", "iceberg", "postgres")
 NOTES: Final = {  # documentation of the keys
     "catalog": "the lake's catalog: the path of a DuckDB file (one process at a time can open it), `sqlite:PATH`, or "
     "`postgres:` with a libpq connection string without a password",
+    "iceberg.catalog": "the URL of an Iceberg REST catalog: `http://HOST:PORT` or `https://HOST/PATH`",
+    "warehouse": "as the catalog names it; if wrong: like `catalog`",
+    "client_id_env": "the environment variable that holds the id for a login to the catalog by OAuth2, together with "
+    "`client_secret_env`; without both, and without `token_env`, requests have no login",
+    "client_secret_env": "the environment variable that holds the secret for it",
+    "token_url": "where OAuth2 gives tokens; without it `/v1/oauth/tokens` of the catalog",
+    "scope": "what the login asks for, if the catalog wants one",
+    "iceberg.token_env": "the environment variable that holds a token for the catalog, in place of a login",
+    "iceberg.schema": "the namespace of the table; created if it does not exist",
     "table": "if wrong: the source is not found; a destination gets a new table, and the old one stays as it is. With "
     "`tables`: not of a source; of a destination `{table}`, if it is left out",
     "schema": "of the table; if wrong: like `table`. Of a lake with `tables`: of entries without a schema",
@@ -122,6 +140,11 @@ def filled(address: Address, name: str, value: str) -> Address:
     return replace(address, **{field: filled_text(text, name, value) for field, text in _texts(address)})
 
 
+def commits_alone(address: Address) -> bool:
+    """Whether each table of a destination commits alone, and one of them leads."""
+    return isinstance(address, DeltaAddress | IcebergAddress)
+
+
 def has_table(address: Address) -> bool:
     """Whether each table of a set has its own in this destination."""
     return "table" in placeholders(address.path if isinstance(address, DeltaAddress) else address.table or "")
@@ -176,7 +199,7 @@ def clash_text(first: str, second: str) -> str:
 
 
 def home_of(address: Address) -> str:
-    """The schema that has the record of a destination's member; empty for Delta."""
+    """The schema that has the record of a destination's member; empty for Delta and Iceberg."""
     match address:
         case LakeAddress(schema=schema):
             return schema if placeholders(schema).isdisjoint(TABLE_PLACEHOLDERS) else "main"
@@ -187,7 +210,7 @@ def home_of(address: Address) -> str:
 
 def place_of(address: Address) -> str:
     """Equal for two destinations only if one transaction can write both: one catalog or database, reached in one way;
-    a Delta destination is a place of its own. It ignores no difference of case, unlike ``identity``."""
+    a Delta or Iceberg destination is a place of its own. It ignores no difference of case, unlike ``identity``."""
     match address:
         case LakeAddress(catalog=catalog, password_env=password_env) if catalog.startswith("postgres:"):
             return f"ducklake {_connection(catalog.removeprefix('postgres:'))} {password_env or ''}"
@@ -197,6 +220,8 @@ def place_of(address: Address) -> str:
             return f"postgres {_connection(dsn)} {password_env or ''}"
         case DeltaAddress(path=path):
             return " ".join(["delta", path_identity(path), *_access(address)])
+        case IcebergAddress():
+            return " ".join(["iceberg", *(f"{field}={text}" for field, text in _texts(address))])
         case LogAddress():
             return " ".join(identity(address))
 
@@ -239,7 +264,9 @@ def faults(address: Address) -> Iterator[tuple[str, str]]:
 
 def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
     """Why one field of an address is invalid."""
-    if field == "catalog":
+    if field == "token_url" or (field == "catalog" and kind is IcebergAddress):
+        yield from catalog_faults(text)
+    elif field == "catalog":
         yield from store_faults(text, CATALOG_FORMS, path_allowed=True)
     elif field == "dsn":
         yield from dsn_faults(text)
@@ -330,6 +357,8 @@ def identity(address: Address) -> tuple[str, ...]:
             parts = ["ducklake", *store_identity(catalog), schema, table]
         case DeltaAddress(path=path):
             parts = ["delta", path_identity(path), *([address.endpoint] if address.endpoint else [])]
+        case IcebergAddress(catalog=catalog, warehouse=warehouse, schema=schema, table=table):
+            parts = ["iceberg", catalog.rstrip("/"), warehouse, schema, table]
         case PostgresAddress(dsn=dsn, schema=schema, table=table):
             parts = ["postgres", *_database(dsn), schema, table]
         case LogAddress(connect=connect, log=log, table=table):

@@ -7,7 +7,14 @@ from functools import cache
 from typing import Final
 
 from trunkline.delivery.config.address_rules import place_of
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
+from trunkline.delivery.config.addresses import (
+    Address,
+    DeltaAddress,
+    IcebergAddress,
+    LakeAddress,
+    LogAddress,
+    PostgresAddress,
+)
 from trunkline.delivery.destinations.contract import Place
 from trunkline.errors import ConfigError
 
@@ -25,6 +32,10 @@ def open_place(address: Address) -> Place:
             from trunkline.delivery.destinations.delta import DeltaPlace
 
             return DeltaPlace()
+        case IcebergAddress():
+            from trunkline.delivery.destinations.iceberg import IcebergPlace
+
+            return IcebergPlace()
         case PostgresAddress():
             from trunkline.delivery.destinations.postgres_place import PostgresPlace
 
