@@ -1,14 +1,14 @@
 """Requests of DuckDB to an Iceberg catalog pass through here, so that DuckDB learns of no commit without an answer.
 
 When a commit fails, DuckDB's extension removes the files that it wrote, whatever went wrong. If only the answer was
-lost, and the catalog committed, the table would name files that do not exist: rows would be lost, and nobody could
-read the table any more. The same if its HTTP client sends a commit again, and the second one is refused.
+lost, and the catalog committed, the table would name files that do not exist: rows would be lost, and no reader could
+open the table any more. The same if its HTTP client sends a commit again, and the second one is refused.
 
 Rules
- Y1  A commit is forwarded once. Its name, a table property, tells commits apart.
+ Y1  A commit is forwarded once. Its name is a table property.
  Y2  If the catalog certainly refused it (4xx, or nothing was sent), DuckDB gets that answer, and removes its files.
- Y3  If the outcome is unknown (no answer, 5xx, 408), DuckDB is told that it succeeded, and removes nothing. Who asked
-     for the commit looks here for the truth: ``take_unknown``. Files of a commit that did not happen stay; no table
+ Y3  If the outcome is unknown (no answer, 5xx, 408), DuckDB receives a success, and removes nothing. The caller
+     looks here for the truth: ``take_unknown``. Files of a commit that did not happen stay; no table
      names them.
  Y4  It listens on a loopback port, and adds no credentials: a request has those that its client gave it.
  Y5  An instance of DuckDB that did not find a namespace will never find it: such an answer is noted (``take_missing``).
@@ -61,7 +61,7 @@ class CatalogRelay:
         return not known
 
     def take_missing(self) -> bool:
-        """Whether DuckDB was told since the last call that a namespace does not exist (Y5)."""
+        """Whether DuckDB looked for a namespace since the last call, and it does not exist (Y5)."""
         with self._lock:
             found, self._missing = self._missing, False
         return found
