@@ -20,8 +20,9 @@ from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.config.addresses import IcebergAddress
 from trunkline.delivery.destinations.contract import Standing
-from trunkline.delivery.destinations.delta_record import MARK, MARKED, POSITION, TOKEN
+from trunkline.delivery.destinations.delta_record import MARK, MARKED, MEMBER, POSITION, TOKEN, UNKNOWN
 from trunkline.delivery.destinations.iceberg import IcebergPlace
+from trunkline.delivery.destinations.iceberg_table import SOURCE
 from trunkline.demo.object_server import ObjectServer
 
 ACCESS_KEY_ENV: Final = "CONTRACT_ICEBERG_ACCESS_KEY"
@@ -144,18 +145,12 @@ class IcebergSite(Struct, frozen=True):
         self.run(f"DROP TABLE {self.path(name)}")
 
     def make_old_record(self, name: str, standing: Standing, *, marks: bool) -> None:
-        """There is no older release with Iceberg tables; what is left are properties without a member."""
-        found = dict(self.run(f"FROM iceberg_table_properties({self.path(name)})"))
-        gone = [key for key in found if key.startswith("trunkline.") and key != "trunkline.columns"]
-        listed = ", ".join(map(literal, gone))
-        self.run(f"CALL remove_iceberg_table_properties({self.path(name)}, [{listed}])")
-        values = {POSITION: str(standing.position), TOKEN: str(standing.token), "trunkline.source": standing.source}
-        if marks:
-            values |= {
-                MARK: str(int(standing.mark or "0", 16)),
-                MARKED: str(standing.position if standing.mark else -1),
-            }
-        pairs = ", ".join(f"{literal(key)}: {literal(value)}" for key, value in values.items())
+        """There is no older release with Iceberg tables: what is left are properties without a member, and a mark of
+        no position without ``marks``: with this catalog a removal of properties had no effect."""
+        marked = standing.position if marks and standing.mark else -1
+        values: dict[str, object] = {POSITION: standing.position, TOKEN: standing.token, MEMBER: UNKNOWN}
+        values |= {MARK: int(standing.mark or "0", 16), MARKED: marked, SOURCE: standing.source}
+        pairs = ", ".join(f"{literal(key)}: {literal(str(value))}" for key, value in values.items())
         self.run(f"CALL set_iceberg_table_properties({self.path(name)}, {{{pairs}}})")
 
     def old_token(self, name: str) -> int | None:
