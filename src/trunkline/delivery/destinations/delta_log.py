@@ -31,6 +31,7 @@ from trunkline.delivery.backends.object_errors import StoreRefusal
 from trunkline.delivery.backends.table_folder import TableFolder
 from trunkline.delivery.destinations.delta_files import DeltaDataFile, data_files
 from trunkline.delivery.destinations.delta_record import RETIRED, StoredRecord, TableRecord, numbers_of, stored_record
+from trunkline.delivery.destinations.lone_tables import CommitLost
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
 
 CHECKPOINT_EVERY: Final = 20  # versions; more: opening and committing read more log files; fewer: 12 ms each time
@@ -41,14 +42,6 @@ HISTORY: Final = (
 NAIVE_TIMES: Final = "timestampNtz"
 PROPERTIES: Final = {"delta.logRetentionDuration": HISTORY, "delta.deletedFileRetentionDuration": HISTORY}
 FileAction = AddAction | RemoveAction
-
-
-class CommitLost(Exception):
-    """delta-rs reported an error for a commit; ``now`` is the newest version after it, which shows the outcome."""
-
-    def __init__(self, folder: TableFolder, reason: Exception | str, now: LoadedVersion | None) -> None:
-        super().__init__(f"{folder}: the commit failed and nothing was written; retrying ({reason})")
-        self.now = now
 
 
 class LoadedVersion(Struct, frozen=True):
