@@ -11,11 +11,11 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from msgspec import Struct
 
-from contract.destination_place import Watch
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.delta import DeltaPlace
 from trunkline.delivery.destinations.delta_record import MARK, MARKED, POSITION, TOKEN
+from trunkline.destination_suite.place import Part, Watch
 
 
 class WatchedDelta(DeltaPlace):
@@ -96,7 +96,9 @@ class DeltaSite(Struct, frozen=True):
 
 class DeltaKind(Struct, frozen=True):
     name: str = "delta"
+    lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    server_fixture: str = "postgres"
     commits_alone: bool = True
 
     def make(self, folder: Path, postgres: Callable[[], Any]) -> DeltaSite:

@@ -6,8 +6,6 @@ import os
 import signal
 from collections.abc import Sequence
 
-from contract.destination_place import Site, Watch
-from contract.destination_processes import PATIENCE_S, forking
 from delivery.direct_delivery import Direct, all_well
 from delivery.many_histories import TARGETS, ManyHistories, delivery_of
 from delivery.task_pipelines import flush_work, member_of, seed_work, standing_of
@@ -18,6 +16,8 @@ from trunkline.delivery.config.address_rules import place_of
 from trunkline.delivery.destinations import factory
 from trunkline.delivery.job.small import flush_portion, seed_portion
 from trunkline.delivery.job.work import Portion
+from trunkline.destination_suite.place import Site, Watch
+from trunkline.destination_suite.processes import PATIENCE_S, forking
 
 
 def delivery_to(site: Site, entries: Sequence[Entry]) -> Direct:

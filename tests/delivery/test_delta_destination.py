@@ -17,13 +17,13 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from msgspec.structs import replace
 
 from contract.delta_destination import DeltaSite
-from contract.destination_place import Change, OneTable, Plan, Row, Table, content, plain, staged
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations import delta_files, delta_log, delta_merge
 from trunkline.delivery.destinations.contract import Applied, Standing
 from trunkline.delivery.destinations.delta import DeltaPlace
+from trunkline.destination_suite.place import Change, OneTable, Plan, Row, Table, content, plain, staged
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,

@@ -72,7 +72,7 @@ class DeltaPlace:
     """The tables of one destination, or of several: each is opened when it is first used."""
 
     def __init__(self) -> None:
-        self._tables: OrderedDict[str, DeliveredTable] = OrderedDict()
+        self._tables: OrderedDict[DeltaAddress, DeliveredTable] = OrderedDict()
 
     def _step(self, name: str) -> None:
         """Called before each access to the storage; tests stop the process here."""
@@ -149,9 +149,9 @@ class DeltaPlace:
 
     def _table(self, address: Address) -> DeliveredTable:
         assert isinstance(address, DeltaAddress)
-        if (table := self._tables.get(address.path)) is None:
+        if (table := self._tables.get(address)) is None:
             while len(self._tables) >= TABLES_MAX:
                 self._tables.popitem(last=False)
-            table = self._tables[address.path] = DeliveredTable(address, lambda name: self._step(name))
-        self._tables.move_to_end(address.path)
+            table = self._tables[address] = DeliveredTable(address, lambda name: self._step(name))
+        self._tables.move_to_end(address)
         return table

@@ -9,17 +9,18 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 from msgspec import Struct
 
-from trunkline.errors import Unreachable
+from trunkline.delivery.backends.object_errors import StoreError, StoreRefusal
+from trunkline.delivery.backends.table_folder import TableFolder
+from trunkline.errors import DestinationHalted, Unreachable
 
 ROWS_PER_FILE: Final = 250_000  # more: one changed row costs more; fewer: more files to open and list
 BYTES_PER_FILE: Final = 128 << 20  # in memory, where rows are wide
@@ -87,7 +88,7 @@ class FileWriter:
     process.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, key: Sequence[str], step: Callable[[str], None]) -> None:
+    def __init__(self, folder: TableFolder, schema: pa.Schema, key: Sequence[str], step: Callable[[str], None]) -> None:
         self._folder = folder
         self._schema = schema
         self._bounded = [name for name in key if bounded(schema.field(name).type)]
@@ -103,7 +104,8 @@ class FileWriter:
     def __exit__(self, *_: object) -> None:
         if not self._kept:
             for action in self._written:
-                (self._folder / action.path).unlink(missing_ok=True)
+                with suppress(StoreError):  # vacuuming removes it
+                    self._folder.remove(action.path)
 
     def add(self, piece: pa.Table) -> None:
         for start in range(0, len(piece), ROWS_PER_FILE):
@@ -130,15 +132,20 @@ class FileWriter:
         self._pieces, self._rows, self._bytes = [], 0, 0
         self._step("write")
         name = f"part-{uuid.uuid4()}.parquet"
-        path = self._folder / name
         stats = json.dumps(_statistics(rows, self._bounded))
         self._written.append(AddAction(name, 0, {}, time.time_ns() // 1_000_000, True, stats))
         try:
-            pq.write_table(rows, path, use_dictionary=_repeating(rows), row_group_size=ROWS_PER_FILE)
-            self._written[-1].size = path.stat().st_size
+            written = self._folder.write(name, rows, use_dictionary=_repeating(rows), row_group_size=ROWS_PER_FILE)
+            self._written[-1].size = written
+        except StoreRefusal as error:
+            raise DestinationHalted(f"{self._folder}/{name} cannot be written: {error}; then resume") from None
+        except StoreError as error:
+            raise Unreachable(
+                f"{self._folder}/{name} cannot be written: {error}; nothing was changed, retrying"
+            ) from None
         except OSError as error:
             raise Unreachable(
-                f"{path} cannot be written: {error}; nothing was changed, free some space and retry"
+                f"{self._folder}/{name} cannot be written: {error}; nothing was changed, free some space and retry"
             ) from error
 
 

@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trunkline.delivery.backends.delta_types import conformed
+from trunkline.delivery.backends.table_folder import TableFolder
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.history import (
@@ -52,7 +52,7 @@ class HistoryMerge:
 
     def __init__(
         self,
-        folder: Path,
+        folder: TableFolder,
         files: Sequence[DeltaDataFile],
         schema: pa.Schema,
         key: Sequence[str],

@@ -15,10 +15,8 @@ Rules
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -28,7 +26,9 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import source_identity
-from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
+from trunkline.delivery.backends.file_stamp import FileStamp
+from trunkline.delivery.backends.object_errors import StoreRefusal
+from trunkline.delivery.backends.table_folder import TableFolder
 from trunkline.delivery.destinations.delta_files import DeltaDataFile, data_files
 from trunkline.delivery.destinations.delta_record import RETIRED, StoredRecord, TableRecord, numbers_of, stored_record
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
@@ -46,7 +46,7 @@ FileAction = AddAction | RemoveAction
 class CommitLost(Exception):
     """delta-rs reported an error for a commit; ``now`` is the newest version after it, which shows the outcome."""
 
-    def __init__(self, folder: Path, reason: Exception, now: LoadedVersion | None) -> None:
+    def __init__(self, folder: TableFolder, reason: Exception | str, now: LoadedVersion | None) -> None:
         super().__init__(f"{folder}: the commit failed and nothing was written; retrying ({reason})")
         self.now = now
 
@@ -70,7 +70,7 @@ class LoadedVersion(Struct, frozen=True):
 class DeltaLog:
     """The log of one table. ``step`` is called before each access to the storage."""
 
-    def __init__(self, folder: Path, step: Callable[[str], None]) -> None:
+    def __init__(self, folder: TableFolder, step: Callable[[str], None]) -> None:
         self.folder = folder
         self._step = step
         self._loaded: LoadedVersion | None = None
@@ -83,9 +83,12 @@ class DeltaLog:
         try:
             self._loaded = self._newest(held)
         except (DeltaError, OSError) as error:
+            known = self.folder.explained(error)
+            if isinstance(known, StoreRefusal):
+                raise DestinationHalted(f"{self.folder}: the table cannot be read: {known}; then resume") from None
             raise Unreachable(
-                f"{self.folder}: the table cannot be read: {error}; check the path and its permissions"
-            ) from error
+                f"{self.folder}: the table cannot be read: {known}; check the path and its permissions"
+            ) from (error if known is error else None)
         return self._loaded
 
     def _newest(self, held: LoadedVersion | None) -> LoadedVersion | None:
@@ -126,6 +129,7 @@ class DeltaLog:
                     Schema.from_arrow(schema),
                     [action for action in actions if isinstance(action, AddAction)],
                     configuration=PROPERTIES,
+                    storage_options=self.folder.options(),
                     commit_properties=properties,
                     post_commithook_properties=quiet,
                 )
@@ -138,7 +142,8 @@ class DeltaLog:
                     post_commithook_properties=quiet,
                 )
         except (DeltaError, OSError) as error:
-            raise CommitLost(self.folder, error, self._load_after(error)) from error
+            known = self.folder.explained(error)
+            raise CommitLost(self.folder, known, self._load_after(known)) from (error if known is error else None)
         version = 0 if loaded is None else loaded.version + 1
         self._committed = (version, record)
         if version % CHECKPOINT_EVERY == 0 and version > 0:
@@ -171,9 +176,10 @@ class DeltaLog:
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError) as error:
-            raise Unreachable(
-                f"{self.folder}: the table's features could not be changed; retrying ({error})"
-            ) from error
+            known = self.folder.explained(error)
+            raise Unreachable(f"{self.folder}: the table's features could not be changed; retrying ({known})") from (
+                error if known is error else None
+            )
         after = self.load()
         if after is None or after.version != loaded.version + 1:
             raise Unreachable(f"{self.folder}: another writer changed the table at the same time; retrying")
@@ -183,13 +189,13 @@ class DeltaLog:
         self._loaded = None
         try:
             return self.load()
-        except Unreachable as lost:
+        except (Unreachable, DestinationHalted) as lost:
             raise OutcomeUnknown(f"{self.folder}: the outcome of the commit is unknown: {error}; {lost}") from lost
 
     def _shorten(self, version: int) -> None:
         """Keep the log short (L3). A failure is retried at a later version: the commit has succeeded."""
         self._step("checkpoint")
-        with suppress(DeltaError, OSError, Unreachable):
+        with suppress(DeltaError, OSError, Unreachable, DestinationHalted):
             if (loaded := self.load()) is None:
                 return
             loaded.table.create_checkpoint()
@@ -198,13 +204,12 @@ class DeltaLog:
                 loaded.table.vacuum(dry_run=False, full=True)
 
     def _opened(self) -> LoadedVersion | None:
-        try:
-            names = os.listdir(self.folder / "_delta_log")
-        except FileNotFoundError:
-            return None
+        names = self.folder.names("_delta_log")
         if not any(name[:20].isdigit() and name.endswith((".json", ".parquet")) for name in names):
-            return None  # a process was killed before the first commit
-        return self._state(DeltaTable(str(self.folder)), None)
+            return None  # perhaps a process was killed before the first commit
+        if self.folder.finish_drop(names):
+            return None
+        return self._state(DeltaTable(str(self.folder), storage_options=self.folder.options()), None)
 
     def _updated(self, held: LoadedVersion) -> LoadedVersion:
         table = held.table
@@ -220,7 +225,7 @@ class DeltaLog:
         return LoadedVersion(table, version, self._stamp(version), stored, schema, data_files(table, schema))
 
     def _stamp(self, version: int) -> FileStamp | None:
-        return file_stamp(self.folder / "_delta_log" / f"{version:020}.json")
+        return self.folder.stamp(f"_delta_log/{version:020}.json")
 
 
 def _has_naive_times(kept: pa.DataType) -> bool:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec.structs import replace
+
 from trunkline.delivery.config.addresses import Address, DeltaAddress
 from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.delta_log import LoadedVersion
 from trunkline.delivery.destinations.delta_record import UNKNOWN, TableRecord, digest_of
 from trunkline.delivery.destinations.delta_table import DeliveredTable
+from trunkline.errors import Unreachable
 
 Opened = Callable[[Address], DeliveredTable]
 
@@ -30,7 +33,7 @@ class MemberState:
         self.loaded: dict[str, LoadedVersion | None] = {path: each.log.load() for path, each in self.tables.items()}
         self._sort()
         if self.records and self.lead is None and (path := self._lead_beside()) is not None:
-            self.tables[path] = opened(DeltaAddress(path))
+            self.tables[path] = opened(self._address_beside(path))
             self.loaded[path] = self.tables[path].log.load()
             self._sort()
 
@@ -72,11 +75,18 @@ class MemberState:
     def _lead_beside(self) -> str | None:
         """The path of the table that leads, in a directory of one of the others."""
         wanted = {record.leads for record in self.records.values()}
-        for folder in {self.tables[path].folder.parent for path in self.records}:
-            for beside in folder.iterdir():
-                if digest_of([str(beside)]) in wanted:
-                    return str(beside)
+        for path in self.records:
+            try:
+                found = [beside for beside in self.tables[path].folder.beside() if digest_of([beside]) in wanted]
+            except OSError as error:
+                raise Unreachable(f"{path}: the folders beside it cannot be listed: {error}; retrying") from error
+            if found:
+                return found[0]
         return None
+
+    def _address_beside(self, path: str) -> DeltaAddress:
+        """With the access of the others."""
+        return replace(next(iter(self.tables.values())).address, path=path)
 
     def _own(self, records: Mapping[str, TableRecord]) -> set[str]:
         name = digest_of([self.member])

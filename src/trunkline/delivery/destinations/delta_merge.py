@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trunkline.delivery.backends.delta_types import conformed
+from trunkline.delivery.backends.object_errors import StoreError
+from trunkline.delivery.backends.table_folder import TableFolder
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Columns, arrow_schema
 from trunkline.delivery.changes.rows import OP_COLUMN, DuplicatePolicy, Mode, Op
@@ -116,7 +117,7 @@ class DeltaMerge:
 
     def __init__(
         self,
-        folder: Path,
+        folder: TableFolder,
         files: Sequence[DeltaDataFile],
         schema: pa.Schema,
         key: Sequence[str],
@@ -263,10 +264,12 @@ class DeltaMerge:
                 yield rows
 
 
-def opened(folder: Path, file: DeltaDataFile) -> pq.ParquetFile:
+def opened(folder: TableFolder, file: DeltaDataFile) -> pq.ParquetFile:
     """Raises ``Unreachable`` if the file cannot be read."""
     try:
-        return pq.ParquetFile(folder / file.path, pre_buffer=False)
+        return folder.parquet(file.path, pre_buffer=False)
+    except StoreError as error:
+        raise Unreachable(f"{folder}: data file {file.path} cannot be read: {error}; retrying") from None
     except OSError as error:
         raise Unreachable(
             f"{folder}: data file {file.path} cannot be read: {error}; find out what removed it"
@@ -274,7 +277,7 @@ def opened(folder: Path, file: DeltaDataFile) -> pq.ParquetFile:
 
 
 def held_rows(
-    folder: Path,
+    folder: TableFolder,
     files: Sequence[DeltaDataFile],
     stepped: FileSteps,
     schema: pa.Schema,

@@ -10,17 +10,17 @@ Rules
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import ExitStack, suppress
 
 import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import columns_of, conformed, source_identity, stored_schema
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.object_errors import StoreError, StoreRefusal
 from trunkline.delivery.backends.sql import identifier
+from trunkline.delivery.backends.table_folder import table_folder
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import arrow_schema, evolution
 from trunkline.delivery.changes.history import HISTORY_NAMES, VALID_TO
@@ -33,7 +33,7 @@ from trunkline.delivery.destinations.delta_merge import DeltaMerge, opened
 from trunkline.delivery.destinations.delta_record import TableRecord
 from trunkline.delivery.destinations.delta_steps import rewritten
 from trunkline.delivery.destinations.unstated import completed
-from trunkline.errors import ConfigError, DuplicateKey, SchemaMismatch, Unreachable
+from trunkline.errors import DestinationHalted, DuplicateKey, SchemaMismatch, Unreachable
 
 
 class PreparedTable(Struct, frozen=True):
@@ -56,9 +56,8 @@ class DeliveredTable:
     """A table. Caches the version that it loaded last, and checks for a newer one at each call."""
 
     def __init__(self, address: DeltaAddress, step: Callable[[str], None]) -> None:
-        if "%" in address.path:
-            raise ConfigError(f"the path {address.path} has a percent sign, which delta-rs unescapes; rename it")
-        self.folder = Path(address.path).absolute()
+        self.folder = table_folder(address)
+        self.address = address
         self.log = DeltaLog(self.folder, step)
         self._step = step
 
@@ -134,17 +133,17 @@ class DeliveredTable:
         self.log.commit(loaded, loaded.schema, [], record)
 
     def drop(self) -> None:
-        """Remove the table: by a rename, so that it is there or not; a crash after it leaves a hidden directory."""
+        """Remove the table: after the first step it no longer exists, and the second one cleans up."""
         self._step("drop")
-        hidden = self.folder.with_name(f".{self.folder.name}.dropped")
+        steps = self.folder.drop()
         try:
-            shutil.rmtree(hidden, ignore_errors=True)
-            self.folder.rename(hidden)
+            next(steps)
         except OSError as error:
             raise Unreachable(f"{self.folder}: the table cannot be removed: {error}; retrying") from error
         self.log.forget()
         self._step("clean up")
-        shutil.rmtree(hidden, ignore_errors=True)
+        with suppress(OSError):  # the next one that opens the table continues
+            next(steps, None)
 
     def rows(self, loaded: LoadedVersion) -> Iterator[pa.RecordBatch]:
         travelling = arrow_schema(columns_of(loaded.schema))
@@ -156,7 +155,11 @@ class DeliveredTable:
 
     def _writer(self, stack: ExitStack, schema: pa.Schema, table: TableStep) -> FileWriter:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.prepare()
+        except StoreRefusal as error:
+            raise DestinationHalted(f"{self.folder}: {error}") from None
+        except StoreError as error:
+            raise Unreachable(f"{self.folder}: {error}; retrying") from None
         except OSError as error:
             raise Unreachable(
                 f"{self.folder}: the directory cannot be created: {error}; check the path and its permissions"

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
+from trunkline.delivery.config.addresses import (
+    Address,
+    DeltaAddress,
+    DestinationAddress,
+    LakeAddress,
+    LogAddress,
+    PostgresAddress,
+)
 from trunkline.delivery.config.table_patterns import Selection
 from trunkline.delivery.sources.contract import Source
 from trunkline.errors import ConfigError
@@ -41,3 +48,5 @@ def source_of(address: Address, selection: Selection | None = None) -> Source:
             )
         case PostgresAddress():
             raise ConfigError("source: a PostgreSQL table is not allowed as a source; capture it into a log")
+        case DestinationAddress():
+            raise ConfigError("source: this kind of table is only a destination; use a lake, a Delta table or a log")
