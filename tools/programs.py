@@ -38,7 +38,10 @@ WITH_ETCD = (
     *("tests/metadata", "tests/contract", "tests/cli/test_observing_servers.py", "tests/system/test_leaving.py"),
     *("tests/system/test_long_maps.py", "tests/system/test_partitions.py"),
 )
-SMALL_DISKS = ("tests/system/test_full_disk.py", "tests/system/test_nearly_full.py", "tests/system/test_power_cut.py")
+SMALL_DISKS = (
+    *("tests/system/test_delta_power_cut.py", "tests/system/test_full_disk.py", "tests/system/test_nearly_full.py"),
+    "tests/system/test_power_cut.py",
+)
 FULL_TEMPORARY = "tests/delivery/test_full_temporary_disk.py"
 DEMO = ("src/trunkline/demo", "tests/system/test_demo.py")
 

@@ -26,7 +26,8 @@ def delivery_to(site: Site, entries: Sequence[Entry]) -> Direct:
 
 def seed(delivery: Direct, through: int) -> None:
     for name in TARGETS:
-        if standing_of(delivery.work, name) is None:
+        standing = standing_of(delivery.work, name)
+        if standing is None or standing.position == 0:  # a seed that was killed left a lead without rows
             portion = Portion(0, (member_of(delivery.work, name),), True)
             all_well(seed_portion(delivery.work, seed_work(delivery.work, through), portion))
 

@@ -452,7 +452,7 @@ def test_a_table_of_a_form_that_is_not_written_is_refused_by_name(place: DeltaTe
     if odd == "partitioned":
         write_deltalake(place.path, rows, partition_by=["name"])
     else:
-        write_deltalake(place.path, rows)
+        write_deltalake(place.path, rows, configuration={"delta.enableChangeDataFeed": "true"})
         feature = TableFeatures.DeletionVectors
         DeltaTable(place.path).alter.add_feature(feature, allow_protocol_versions_increase=True)
     before = place.trace()

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import obstore
 import pytest
+from deltalake import DeltaTable
 from msgspec.structs import replace
 
 from contract.s3_destination import Bucket, S3DeltaSite, S3LakeSite
@@ -20,15 +21,17 @@ from delivery.cut_proxy import CutProxy
 from object_server import object_server
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.object_folder import DROPPED, object_store, store_problem
+from trunkline.delivery.backends.object_store import store_options
 from trunkline.delivery.backends.table_folder import table_folder
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
 from trunkline.delivery.destinations.contract import Applied
+from trunkline.delivery.destinations.delta_vectors import PROPERTY
 from trunkline.delivery.destinations.ducklake import DuckLakePlace
 from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
 from trunkline.demo.object_server import ObjectServer
 from trunkline.destination_suite.place import Table, content, plain, staged
 from trunkline.destination_suite.steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED
-from trunkline.errors import DestinationHalted, OutcomeUnknown, TrunklineError, Unreachable
+from trunkline.errors import DestinationHalted, OutcomeUnknown, PositionMoved, TrunklineError, Unreachable
 
 SILENT: Final = "http://127.0.0.1:1"
 Site = S3LakeSite | S3DeltaSite
@@ -254,6 +257,54 @@ def test_f3_a_drop_that_a_crash_interrupted_is_completed_by_the_next_reader(obje
     table.open().seed(SEED, plain(ORDERS, SEEDED))
     with pytest.raises(FileNotFoundError):
         next(late)  # the first one continues at last
+    assert content(table.held() or ()) == content(SEEDED)
+
+
+# -------------------------------------------------------------------------------------------- Delta logs in a bucket
+
+
+def test_l6_a_process_that_slept_while_a_log_in_a_bucket_was_cut_finds_that_it_did_not_commit(
+    objects: ObjectServer,
+) -> None:
+    site, slept = S3DeltaSite(str(uuid.uuid4()), Bucket.of(objects)), list[str]()
+    table = Table(site)
+    table.open().seed(SEED, plain(ORDERS, SEEDED))
+    address = site.address(table.name)
+
+    def sleep(step: str) -> None:
+        """Others go on; then the log is cleaned up, all but the version that this process holds."""
+        if step != "commit" or slept:
+            return
+        slept.append(step)
+        other = table.open()
+        other.flush(FLUSH, staged(ORDERS, ("id",), CHANGES))
+        other.flush(replace(FLUSH, expected=20, through=21), staged(ORDERS, ("id",), []))
+        newest = DeltaTable(address.path, storage_options=store_options(address))
+        newest.create_checkpoint()
+        obstore.delete(
+            object_store(address),
+            [f"{site.prefix}/{table.name}/_delta_log/{each:020}.json" for each in range(1, newest.version())],
+        )
+
+    sleeper = table.open(sleep)
+    with pytest.raises(PositionMoved) as moved:
+        sleeper.flush(replace(FLUSH, through=30), staged(ORDERS, ("id",), CHANGES))
+    assert slept
+    assert moved.value.position == 21
+    assert content(table.held() or ()) == content(FLUSHED)
+    assert sleeper.flush(replace(FLUSH, expected=21, through=30), staged(ORDERS, ("id",), [])).position == 30
+    assert table.open().standing() == sleeper.standing()
+
+
+def test_deletion_vectors_in_a_bucket_are_refused(objects: ObjectServer) -> None:
+    site = S3DeltaSite(str(uuid.uuid4()), Bucket.of(objects))
+    table = Table(site)
+    table.open().seed(SEED, plain(ORDERS, SEEDED))
+    address = site.address(table.name)
+    made = DeltaTable(address.path, storage_options=store_options(address))
+    made.alter.set_table_properties({PROPERTY: "true"})
+    with pytest.raises(DestinationHalted, match="deletionVectors"):
+        table.open().flush(FLUSH, staged(ORDERS, ("id",), CHANGES))
     assert content(table.held() or ()) == content(SEEDED)
 
 

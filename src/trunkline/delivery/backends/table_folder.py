@@ -58,7 +58,7 @@ class TableFolder(Protocol):
         ...
 
     def write(self, path: str, rows: pa.Table, **options: object) -> int:
-        """Write a Parquet file; returns its size."""
+        """Write a Parquet file, which survives a power cut; returns its size."""
         ...
 
     def remove(self, path: str) -> None:
@@ -128,6 +128,7 @@ class LocalFolder:
 
     def write(self, path: str, rows: pa.Table, **options: object) -> int:
         pq.write_table(rows, self.path / path, **options)
+        synced(self.path / path)
         return (self.path / path).stat().st_size
 
     def remove(self, path: str) -> None:
@@ -146,3 +147,12 @@ class LocalFolder:
 
     def finish_drop(self, log: Collection[str]) -> bool:
         return False
+
+
+def synced(path: str | Path) -> None:
+    """Make a written file, or the names in a directory, survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

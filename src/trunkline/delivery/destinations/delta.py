@@ -1,4 +1,4 @@
-"""Delta tables in directories as a place, through delta-rs: each table commits alone (T10).
+"""Delta tables in directories as a place: each table commits alone (T10).
 
 A flush of one row should not cost a commit of each of thirty tables. So a table whose rows do not change is not
 written, and its own position stays behind. One table of a member *leads*: the member's position is the lead's.
@@ -44,7 +44,7 @@ Why this is exact
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -71,7 +71,9 @@ READS: Final = (
 class DeltaPlace:
     """The tables of one destination, or of several: each is opened when it is first used."""
 
-    def __init__(self) -> None:
+    def __init__(self, properties: Mapping[str, str] | None = None) -> None:
+        """``properties``: of tables that are created, besides those of ``delta_log``."""
+        self._properties = properties or {}
         self._tables: OrderedDict[DeltaAddress, DeliveredTable] = OrderedDict()
 
     def _step(self, name: str) -> None:
@@ -152,6 +154,6 @@ class DeltaPlace:
         if (table := self._tables.get(address)) is None:
             while len(self._tables) >= TABLES_MAX:
                 self._tables.popitem(last=False)
-            table = self._tables[address] = DeliveredTable(address, lambda name: self._step(name))
+            table = self._tables[address] = DeliveredTable(address, lambda name: self._step(name), self._properties)
         self._tables.move_to_end(address)
         return table

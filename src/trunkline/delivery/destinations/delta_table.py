@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 import pyarrow as pa
@@ -26,10 +26,11 @@ from trunkline.delivery.changes.columns import arrow_schema, evolution
 from trunkline.delivery.changes.history import HISTORY_NAMES, VALID_TO
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.contract import Applied, Batches, MemberStep, TableStep, checked_steps
+from trunkline.delivery.destinations.delta_commit import FileAction
 from trunkline.delivery.destinations.delta_files import FileWriter, removal
 from trunkline.delivery.destinations.delta_history import HistoryMerge
-from trunkline.delivery.destinations.delta_log import DeltaLog, FileAction, LoadedVersion
-from trunkline.delivery.destinations.delta_merge import DeltaMerge, opened
+from trunkline.delivery.destinations.delta_log import DeltaLog, LoadedVersion
+from trunkline.delivery.destinations.delta_merge import DeltaMerge, file_groups
 from trunkline.delivery.destinations.delta_record import TableRecord
 from trunkline.delivery.destinations.delta_steps import rewritten
 from trunkline.delivery.destinations.unstated import completed
@@ -55,10 +56,10 @@ class PreparedTable(Struct, frozen=True):
 class DeliveredTable:
     """A table. Caches the version that it loaded last, and checks for a newer one at each call."""
 
-    def __init__(self, address: DeltaAddress, step: Callable[[str], None]) -> None:
+    def __init__(self, address: DeltaAddress, step: Callable[[str], None], properties: Mapping[str, str]) -> None:
         self.folder = table_folder(address)
         self.address = address
-        self.log = DeltaLog(self.folder, step)
+        self.log = DeltaLog(self.folder, step, properties)
         self._step = step
 
     def prepared(self, stack: ExitStack, step: MemberStep, table: TableStep, rows: Batches | None) -> PreparedTable:
@@ -90,7 +91,9 @@ class DeliveredTable:
         if table.mode == "history":
             merge = HistoryMerge(self.folder, files, schema, table.key, table.duplicates, self._step, steps)
         else:
-            merge = DeltaMerge(self.folder, files, schema, table.key, table.mode, table.duplicates, self._step, steps)
+            shape = (schema, table.key, table.mode, table.duplicates)
+            marks = loaded is not None and loaded.form.marks and not replace
+            merge = DeltaMerge(self.folder, files, *shape, self._step, steps, marks)
         if table.replaces:
             assert isinstance(merge, HistoryMerge)
             present = self._checked_keys(table, schema, batches)
@@ -100,7 +103,9 @@ class DeliveredTable:
         for piece in pieces:
             writer.add(piece)
         added = writer.finish()
-        removed = [] if replace else [removal(file) for file in merge.touched]
+        removed: list[FileAction] = [] if replace else [removal(file) for file in merge.touched]
+        if isinstance(merge, DeltaMerge):
+            removed += merge.marked
         reshaped = "" if steps is None else rewritten(steps, files)
         applied = merge.applied(step.through, reshaped, table.counts_missing)
         return PreparedTable(loaded, schema, [*removed, *added], replace, applied, writer.keep)
@@ -120,7 +125,7 @@ class DeliveredTable:
             piece = conformed(pa.Table.from_batches([batch]), schema)
             written += len(piece)
             writer.add(piece)
-        before = sum(file.rows or 0 for file in loaded.files) if loaded else 0
+        before = sum(file.live_rows or 0 for file in loaded.files) if loaded else 0
         applied = Applied(step.through, before, written)
         return PreparedTable(loaded, schema, writer.finish(), loaded is not None, applied, writer.keep)
 
@@ -148,10 +153,8 @@ class DeliveredTable:
     def rows(self, loaded: LoadedVersion) -> Iterator[pa.RecordBatch]:
         travelling = arrow_schema(columns_of(loaded.schema))
         for file in loaded.files:
-            with opened(self.folder, file) as reader:
-                for group in range(reader.num_row_groups):
-                    rows = conformed(reader.read_row_group(group, use_threads=False), loaded.schema)
-                    yield from conformed(rows, travelling).to_batches()
+            for rows in file_groups(self.folder, file):
+                yield from conformed(conformed(rows, loaded.schema), travelling).to_batches()
 
     def _writer(self, stack: ExitStack, schema: pa.Schema, table: TableStep) -> FileWriter:
         try:
