@@ -99,6 +99,7 @@ class SqliteKind(Struct, frozen=True):
     name: str = "sqlite"
     lacks: frozenset[Part] = frozenset({"history", "older_records"})
     widens: bool = True
+    adds_lists: bool = True
     commits_alone: bool = False
     server_fixture: str = ""
 

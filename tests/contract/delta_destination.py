@@ -107,6 +107,7 @@ class DeltaKind(Struct, frozen=True):
     name: str = "delta"
     lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    adds_lists: bool = True
     server_fixture: str = "postgres"
     commits_alone: bool = True
     vectors: bool = False

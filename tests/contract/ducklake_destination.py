@@ -174,6 +174,7 @@ class LakeKind:
     directly: bool = True
     lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    adds_lists: bool = True
     server_fixture: str = "postgres"
     commits_alone: bool = False
 

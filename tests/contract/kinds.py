@@ -7,7 +7,8 @@ from typing import Final
 
 from trunkline.destination_suite import Kind
 
-MODULES: Final = (*(f"contract.{name}_destination" for name in ("ducklake", "delta", "postgres", "s3")), "sqlite_site")
+NAMES: Final = ("ducklake", "delta", "postgres", "s3", "iceberg")
+MODULES: Final = (*(f"contract.{name}_destination" for name in NAMES), "sqlite_site")
 
 
 def kinds() -> tuple[Kind, ...]:

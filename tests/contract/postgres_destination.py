@@ -140,6 +140,7 @@ class PostgresKind(Struct, frozen=True):
     name: str = "postgres"
     lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    adds_lists: bool = True
     server_fixture: str = "postgres"
     commits_alone: bool = False
 

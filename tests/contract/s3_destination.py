@@ -206,6 +206,7 @@ class S3DeltaKind(Struct, frozen=True):
     name: str = "delta-s3"
     lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    adds_lists: bool = True
     server_fixture: str = "postgres"
     commits_alone: bool = True
 

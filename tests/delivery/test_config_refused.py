@@ -69,11 +69,11 @@ REFUSED = {
     ),
     "a missing type": (
         "destinations: [{name: a, path: a}]",
-        "orders.yaml:5: destinations[0].type: missing; it must be ducklake, delta or postgres",
+        "orders.yaml:5: destinations[0].type: missing; it must be ducklake, delta, iceberg or postgres",
     ),
     "a wrong type": (
         "destinations: [{name: a, type: mysql}]",
-        "orders.yaml:5: destinations[0].type: must be ducklake, delta or postgres, it is 'mysql'",
+        "orders.yaml:5: destinations[0].type: must be ducklake, delta, iceberg or postgres, it is 'mysql'",
     ),
     "a list that is none": (
         "destinations: {name: a}",

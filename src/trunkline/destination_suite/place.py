@@ -123,6 +123,11 @@ class Kind(Protocol):
         ...
 
     @property
+    def adds_lists(self) -> bool:
+        """Whether a column of lists can be added to a table that exists."""
+        ...
+
+    @property
     def commits_alone(self) -> bool:
         """Whether each table of a member commits alone (T10), as those of Delta do; kinds of other packages do not."""
         ...

@@ -31,6 +31,7 @@ from trunkline.delivery.config.addresses import (
     Address,
     DeltaAddress,
     DestinationAddress,
+    IcebergAddress,
     LakeAddress,
     LogAddress,
     PostgresAddress,
@@ -39,6 +40,7 @@ from trunkline.delivery.config.object_urls import (
     STORE_FIELDS,
     SUPPORTED,
     UNTESTED,
+    catalog_faults,
     endpoint_faults,
     is_url,
     plain_url,
@@ -50,14 +52,24 @@ from trunkline.net.addresses import parse_address
 KINDS: Final[dict[str, type[Address]]] = {  # those of other packages are in ``kinds.py``
     "ducklake": LakeAddress,
     "delta": DeltaAddress,
+    "iceberg": IcebergAddress,
     "postgres": PostgresAddress,
     "log": LogAddress,
 }
 SOURCE_KINDS: Final = ("ducklake", "delta", "log")
-DESTINATION_KINDS: Final = ("ducklake", "delta", "postgres")
+DESTINATION_KINDS: Final = ("ducklake", "delta", "iceberg", "postgres")
 NOTES: Final = {  # documentation of the keys
     "catalog": "the lake's catalog: the path of a DuckDB file (one process at a time can open it), `sqlite:PATH`, or "
     "`postgres:` with a libpq connection string without a password",
+    "iceberg.catalog": "the URL of an Iceberg REST catalog: `http://HOST:PORT` or `https://HOST/PATH`",
+    "warehouse": "as the catalog names it; if wrong: like `catalog`",
+    "client_id_env": "the environment variable that holds the id for a login to the catalog by OAuth2, together with "
+    "`client_secret_env`; without both, and without `token_env`, requests have no login",
+    "client_secret_env": "the environment variable that holds the secret for it",
+    "token_url": "where OAuth2 gives tokens; without it `/v1/oauth/tokens` of the catalog",
+    "scope": "what the login asks for, if the catalog wants one",
+    "iceberg.token_env": "the environment variable that holds a token for the catalog, in place of a login",
+    "iceberg.schema": "the namespace of the table; created if it does not exist",
     "table": "if wrong: the source is not found; a destination gets a new table, and the old one stays as it is. With "
     "`tables`: not of a source; of a destination `{table}`, if it is left out",
     "schema": "of the table; if wrong: like `table`. Of a lake with `tables`: of entries without a schema",
@@ -135,6 +147,11 @@ def table_fields(kind: type[Address]) -> tuple[str, ...]:
     return ("path",) if kind is DeltaAddress else ("table", "schema")
 
 
+def commits_alone(address: Address) -> bool:
+    """Whether each table of a destination commits alone, and one of them leads."""
+    return isinstance(address, DeltaAddress | IcebergAddress)
+
+
 def has_table(address: Address) -> bool:
     """Whether each table of a set has its own in this destination."""
     return "table" in placeholders(getattr(address, table_fields(type(address))[0]) or "")
@@ -203,7 +220,7 @@ def clash_text(first: str, second: str) -> str:
 
 
 def home_of(address: Address) -> str:
-    """The schema that has the record of a destination's member; empty for Delta."""
+    """The schema that has the record of a destination's member; empty for Delta and Iceberg."""
     match address:
         case LakeAddress(schema=schema):
             return schema if placeholders(schema).isdisjoint(TABLE_PLACEHOLDERS) else "main"
@@ -216,7 +233,7 @@ def home_of(address: Address) -> str:
 
 def place_of(address: Address) -> str:
     """Equal for two destinations only if one transaction can write both: one catalog or database, reached in one way;
-    a Delta destination is a place of its own. It ignores no difference of case, unlike ``identity``."""
+    a Delta or Iceberg destination is a place of its own. It ignores no difference of case, unlike ``identity``."""
     match address:
         case LakeAddress(catalog=catalog, password_env=password_env) if catalog.startswith("postgres:"):
             return f"ducklake {_connection(catalog.removeprefix('postgres:'))} {password_env or ''}"
@@ -226,6 +243,8 @@ def place_of(address: Address) -> str:
             return f"postgres {_connection(dsn)} {password_env or ''}"
         case DeltaAddress(path=path):
             return " ".join(["delta", path_identity(path), *_access(address)])
+        case IcebergAddress():
+            return " ".join(["iceberg", *(f"{field}={text}" for field, text in _texts(address))])
         case LogAddress():
             return " ".join(identity(address))
         case DestinationAddress():
@@ -275,6 +294,8 @@ def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
     """Why one field of an address is invalid."""
     if issubclass(kind, DestinationAddress):
         yield from _faults_elsewhere(kind, field, text)
+    elif field == "token_url" or (field == "catalog" and kind is IcebergAddress):
+        yield from catalog_faults(text)
     elif field == "catalog":
         yield from store_faults(text, CATALOG_FORMS, path_allowed=True)
     elif field == "dsn":
@@ -377,6 +398,8 @@ def identity(address: Address) -> tuple[str, ...]:
             parts = ["ducklake", *store_identity(catalog), schema, table]
         case DeltaAddress(path=path):
             parts = ["delta", path_identity(path), *([address.endpoint] if address.endpoint else [])]
+        case IcebergAddress(catalog=catalog, warehouse=warehouse, schema=schema, table=table):
+            parts = ["iceberg", catalog.rstrip("/"), warehouse, schema, table]
         case PostgresAddress(dsn=dsn, schema=schema, table=table):
             parts = ["postgres", *_database(dsn), schema, table]
         case LogAddress(connect=connect, log=log, table=table):

@@ -39,6 +39,28 @@ class DeltaAddress(Struct, frozen=True, tag_field="type", tag="delta", forbid_un
     profile: str | None = None  # of Amazon's credentials file, in place of those
 
 
+class IcebergAddress(Struct, frozen=True, tag_field="type", tag="iceberg", forbid_unknown_fields=True):
+    """A table of an Iceberg REST catalog; only a destination. ``schema`` is its namespace."""
+
+    catalog: str  # the URL of the catalog
+    warehouse: str  # as the catalog names it
+    table: str
+    schema: str = "main"
+    client_id_env: str | None = (
+        None  # variables that hold a login by OAuth2, or a token; without: the catalog asks none
+    )
+    client_secret_env: str | None = None
+    token_url: str | None = None  # where OAuth2 gives tokens; without: the catalog itself
+    scope: str | None = None
+    token_env: str | None = None
+    endpoint: str | None = None  # these are of the object store that has the files; without an endpoint: Amazon's
+    region: str | None = None
+    access_key_env: str | None = None  # variables that hold keys
+    secret_key_env: str | None = None
+    session_token_env: str | None = None
+    profile: str | None = None  # of Amazon's credentials file, in place of those
+
+
 class PostgresAddress(Struct, frozen=True, tag_field="type", tag="postgres", forbid_unknown_fields=True):
     """A table of a PostgreSQL database; ``dsn`` is a libpq connection string without a password."""
 
@@ -106,4 +128,4 @@ class DestinationAddress(
 
 
 # A PostgreSQL table is a source only through a captured log; a log cannot be a destination.
-Address = LakeAddress | DeltaAddress | PostgresAddress | LogAddress | DestinationAddress
+Address = LakeAddress | DeltaAddress | IcebergAddress | PostgresAddress | LogAddress | DestinationAddress

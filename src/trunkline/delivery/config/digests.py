@@ -17,8 +17,8 @@ import msgspec
 from trunkline.config import ENVIRONMENT
 from trunkline.delivery.changes.shape import secret_mark
 from trunkline.delivery.config.address_rules import identity
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress
-from trunkline.delivery.config.object_urls import STORE_FIELDS
+from trunkline.delivery.config.addresses import Address, DeltaAddress, IcebergAddress, LakeAddress, LogAddress
+from trunkline.delivery.config.object_urls import LOGIN_FIELDS, STORE_FIELDS
 from trunkline.delivery.config.tree import DestinationConfig, Pipeline, TableConfig
 
 DIGEST_CHARS: Final = 16
@@ -95,14 +95,17 @@ def _lasting(address: Address) -> object:
         del found["table"]
     if isinstance(address, LakeAddress | DeltaAddress):
         found = {key: value for key, value in found.items() if key not in STORE_FIELDS or value is not None}
+    if isinstance(address, IcebergAddress):
+        found = {key: value for key, value in found.items() if value is not None}
     return found
 
 
 def _decisive(address: Address) -> object:
-    """Without the keys of an object store: others open the same table."""
+    """Without the keys of an object store or a catalog: others open the same table."""
     found = _lasting(address)
     assert isinstance(found, dict)
-    return {key: value for key, value in found.items() if key not in STORE_FIELDS or key == "endpoint"}
+    hidden = (*STORE_FIELDS, *LOGIN_FIELDS) if isinstance(address, IcebergAddress) else STORE_FIELDS
+    return {key: value for key, value in found.items() if key not in hidden or key == "endpoint"}
 
 
 def _digest(value: object) -> str:

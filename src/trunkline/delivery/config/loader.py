@@ -25,7 +25,7 @@ from trunkline.delivery.config.address_rules import (
     placeholders,
     table_fields,
 )
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress
+from trunkline.delivery.config.addresses import Address, IcebergAddress
 from trunkline.delivery.config.cross_checks import (
     Own,
     Placed,
@@ -37,7 +37,7 @@ from trunkline.delivery.config.cross_checks import (
 )
 from trunkline.delivery.config.destination_entries import EVERY_ROW, check_seeds, read_seed, read_values
 from trunkline.delivery.config.kinds import address_class, destination_kinds
-from trunkline.delivery.config.object_urls import STORE_KEYS, access_faults, store_url
+from trunkline.delivery.config.object_urls import STORE_KEYS, FilesAddress, access_faults, login_faults, store_url
 from trunkline.delivery.config.readable_part import invalid_file
 from trunkline.delivery.config.set_checks import check_sets
 from trunkline.delivery.config.table_entries import check_columns_of, read_mask, read_tables
@@ -271,9 +271,10 @@ class _Loading:
 
     def _reachable(self, address: Address, node: YamlNode) -> bool:
         """Whether the keys for an object store fit together; the variables that they name are checked later."""
-        if not isinstance(address, LakeAddress | DeltaAddress):
+        if not isinstance(address, FilesAddress):
             return True
         wrong = list(access_faults(address))
+        wrong += login_faults(address) if isinstance(address, IcebergAddress) else ()
         for field, why in wrong:
             self._problems.add(node.at(field), why)
         if store_url(address) is not None and address.access_key_env is None and address.profile is None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
+from trunkline.delivery.config.addresses import DeltaAddress, IcebergAddress, LakeAddress
 
 SUPPORTED: Final = "s3://"
 UNTESTED: Final = ("gs:", "gcs:", "az:", "azure:", "abfs:", "abfss:", "r2:", "s3a:", "s3n:")
@@ -25,9 +25,10 @@ FORM: Final = "write s3://BUCKET/PREFIX, with letters, digits and _ . = + @ - / 
 ACCESS_KEY: Final = "AWS_ACCESS_KEY_ID"  # variables that count if an address names none
 SECRET_KEY: Final = "AWS_SECRET_ACCESS_KEY"
 STORE_KEYS: Final = (ACCESS_KEY, SECRET_KEY)
+LOGIN_FIELDS: Final = ("client_id_env", "client_secret_env", "token_url", "scope", "token_env")  # of a catalog
 STORE_FIELDS: Final = ("endpoint", "region", "access_key_env", "secret_key_env", "session_token_env", "profile")
 
-FilesAddress = LakeAddress | DeltaAddress  # addresses whose files may be on an object store
+FilesAddress = LakeAddress | DeltaAddress | IcebergAddress  # addresses whose files may be on an object store
 
 
 def is_url(path: str | None) -> bool:
@@ -36,7 +37,9 @@ def is_url(path: str | None) -> bool:
 
 
 def store_url(address: FilesAddress) -> str | None:
-    """Where the files of an address are, if that is on an object store."""
+    """Where the files of an address are, if that is on an object store; of an Iceberg table, the catalog knows it."""
+    if isinstance(address, IcebergAddress):
+        return address.catalog
     path = address.path if isinstance(address, DeltaAddress) else address.data_path
     return path if is_url(path) else None
 
@@ -72,6 +75,30 @@ def endpoint_faults(endpoint: str) -> Iterator[str]:
         valid = False
     if not valid or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
         yield "is not the address of a server; write http://HOST:PORT or https://HOST"
+
+
+def catalog_faults(url: str) -> Iterator[str]:
+    """Why a text is not the URL of an Iceberg catalog, or of what gives tokens for it. It is not shown (U3)."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment or "@" in parts.netloc:
+        yield "is not the URL of a server; write http://HOST:PORT or https://HOST/PATH, without a login"
+
+
+def login_faults(address: IcebergAddress) -> Iterator[tuple[str, str]]:
+    """Keys for a login to a catalog that do not fit together."""
+    if (address.client_id_env is None) != (address.client_secret_env is None):
+        missing = "client_id_env" if address.client_id_env is None else "client_secret_env"
+        yield missing, "is missing: a login needs both client_id_env and client_secret_env"
+    elif address.token_env is not None and address.client_id_env is not None:
+        yield "token_env", "cannot be used together with client_id_env and client_secret_env; keep one of the two"
+    elif address.client_id_env is None:
+        for field in ("token_url", "scope"):
+            if getattr(address, field) is not None:
+                yield field, "is for a login; add client_id_env and client_secret_env, or remove it"
 
 
 def access_faults(address: FilesAddress) -> Iterator[tuple[str, str]]:

@@ -60,6 +60,7 @@ from trunkline.delivery.destinations.delta_record import (
     stored_record,
 )
 from trunkline.delivery.destinations.delta_vectors import FEATURE, PROPERTY, held_vectors
+from trunkline.delivery.destinations.lone_tables import CommitLost
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
 
 CHECKPOINT_EVERY: Final = 40  # versions; more: opening reads more log files; fewer: 15 ms each time
@@ -79,14 +80,6 @@ ORDINARY_PROPERTIES: Final = frozenset(
 # delta-rs 1.6 adds the feature of variants with any property; a table with such a column does not have our columns.
 KNOWN_FEATURES: Final = frozenset({NAIVE_TIMES, FEATURE, "variantType"})
 ORDINARY_FEATURES: Final = frozenset({*KNOWN_FEATURES, "appendOnly", "invariants"})
-
-
-class CommitLost(Exception):
-    """delta-rs reported an error for a commit; ``now`` is the newest version after it, which shows the outcome."""
-
-    def __init__(self, folder: TableFolder, reason: Exception, now: LoadedVersion | None) -> None:
-        super().__init__(f"{folder}: the commit failed and nothing was written; retrying ({reason})")
-        self.now = now
 
 
 class TableForm(Struct, frozen=True):

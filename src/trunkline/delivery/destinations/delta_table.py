@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 import pyarrow as pa
+from deltalake.transaction import AddAction
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.delivery.backends.delta_types import columns_of, conformed, source_identity, stored_schema
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
@@ -24,7 +26,7 @@ from trunkline.delivery.backends.table_folder import table_folder
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import arrow_schema, evolution
 from trunkline.delivery.changes.history import HISTORY_NAMES, VALID_TO
-from trunkline.delivery.config.addresses import DeltaAddress
+from trunkline.delivery.config.addresses import Address, DeltaAddress
 from trunkline.delivery.destinations.contract import Applied, Batches, MemberStep, TableStep, checked_steps
 from trunkline.delivery.destinations.delta_commit import FileAction
 from trunkline.delivery.destinations.delta_files import FileWriter, removal
@@ -33,6 +35,7 @@ from trunkline.delivery.destinations.delta_log import DeltaLog, LoadedVersion
 from trunkline.delivery.destinations.delta_merge import DeltaMerge, file_groups
 from trunkline.delivery.destinations.delta_record import TableRecord
 from trunkline.delivery.destinations.delta_steps import rewritten
+from trunkline.delivery.destinations.lone_tables import LoneVersion
 from trunkline.delivery.destinations.unstated import completed
 from trunkline.errors import DestinationHalted, DuplicateKey, SchemaMismatch, Unreachable
 
@@ -61,6 +64,13 @@ class DeliveredTable:
         self.address = address
         self.log = DeltaLog(self.folder, step, properties)
         self._step = step
+
+    @property
+    def path(self) -> str:
+        return str(self.folder)
+
+    def load(self) -> LoadedVersion | None:
+        return self.log.load()
 
     def prepared(self, stack: ExitStack, step: MemberStep, table: TableStep, rows: Batches | None) -> PreparedTable:
         """On the version that was loaded last. Files are removed when ``stack`` ends, unless they are kept."""
@@ -134,8 +144,29 @@ class DeliveredTable:
         prepared.keep()
         self.log.commit(after or prepared.loaded, prepared.schema, prepared.actions, record, prepared.replace)
 
+    def begin(self, prepared: PreparedTable, record: TableRecord) -> None:
+        self.log.commit(prepared.loaded, prepared.schema, [], record, prepared.loaded is not None)
+
     def commit_record(self, loaded: LoadedVersion, record: TableRecord) -> None:
         self.log.commit(loaded, loaded.schema, [], record)
+
+    def retire(self, loaded: LoadedVersion) -> None:
+        self.log.retire(loaded)
+
+    def landed(self, now: LoneVersion | None, record: TableRecord, prepared: PreparedTable) -> bool:
+        added = {action.path for action in prepared.actions if isinstance(action, AddAction)}
+        found = {file.path for file in now.files} if isinstance(now, LoadedVersion) and now.record == record else set()
+        return bool(added) and added <= found
+
+    def is_next(self, after: LoadedVersion | None, loaded: LoadedVersion | None) -> bool:
+        return after is not None and after.version == (0 if loaded is None else loaded.version + 1)
+
+    def beside(self) -> Iterator[tuple[str, Address]]:
+        """With the access of this one."""
+        try:
+            yield from ((path, replace(self.address, path=path)) for path in self.folder.beside())
+        except OSError as error:
+            raise Unreachable(f"{self.folder}: the folders beside it cannot be listed: {error}; retrying") from error
 
     def drop(self) -> None:
         """Remove the table: after the first step it no longer exists, and the second one cleans up."""
@@ -150,7 +181,7 @@ class DeliveredTable:
         with suppress(OSError):  # the next one that opens the table continues
             next(steps, None)
 
-    def rows(self, loaded: LoadedVersion) -> Iterator[pa.RecordBatch]:
+    def rows(self, loaded: LoadedVersion, stack: ExitStack) -> Iterator[pa.RecordBatch]:
         travelling = arrow_schema(columns_of(loaded.schema))
         for file in loaded.files:
             for rows in file_groups(self.folder, file):

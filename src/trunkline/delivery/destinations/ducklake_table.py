@@ -17,9 +17,8 @@ from trunkline.delivery.backends.sql import first_line, identifier
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Column, Columns, Evolution, evolution
 from trunkline.delivery.changes.history import HISTORY_NAMES
-from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.config.addresses import IcebergAddress, LakeAddress
 from trunkline.delivery.destinations.contract import Applied, MemberStep, TableStep, checked_steps
-from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 from trunkline.delivery.destinations.ducklake_history import (
     close_gone_statement,
     close_statement,
@@ -27,7 +26,7 @@ from trunkline.delivery.destinations.ducklake_history import (
     second_open_statement,
     supersede_statement,
 )
-from trunkline.delivery.destinations.ducklake_stage import DUPLICATE, TableStage
+from trunkline.delivery.destinations.ducklake_stage import DUPLICATE, RowSession, TableStage
 from trunkline.delivery.destinations.ducklake_steps import follow_steps
 from trunkline.errors import DuplicateKey, SchemaMismatch
 
@@ -44,7 +43,7 @@ class TablePlan(Struct, frozen=True):
 class LakeTable:
     """A table of one member, in the transaction of one session."""
 
-    def __init__(self, lake: LakeSession, address: LakeAddress) -> None:
+    def __init__(self, lake: RowSession, address: LakeAddress | IcebergAddress) -> None:
         self._lake = lake
         self._address = address
         self.path = f"{lake.alias}.{identifier(address.schema)}.{identifier(address.table)}"
@@ -181,7 +180,7 @@ class LakeTable:
         self._lake.run(f"DROP TABLE IF EXISTS {self.path}")
 
 
-def table_text(address: LakeAddress) -> str:
+def table_text(address: LakeAddress | IcebergAddress) -> str:
     """A table in a message."""
     return f"table {address.schema}.{address.table} of {address.catalog}"
 

@@ -11,6 +11,7 @@ from trunkline.delivery.config.addresses import (
     Address,
     DeltaAddress,
     DestinationAddress,
+    IcebergAddress,
     LakeAddress,
     LogAddress,
     PostgresAddress,
@@ -32,6 +33,10 @@ def open_place(address: Address) -> Place:
             from trunkline.delivery.destinations.delta import DeltaPlace
 
             return DeltaPlace()
+        case IcebergAddress():
+            from trunkline.delivery.destinations.iceberg import IcebergPlace
+
+            return IcebergPlace()
         case PostgresAddress():
             from trunkline.delivery.destinations.postgres_place import PostgresPlace
 

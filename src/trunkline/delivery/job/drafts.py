@@ -8,8 +8,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import JobMember
-from trunkline.delivery.config.address_rules import address_of, home_of, kind_of, lacks
-from trunkline.delivery.config.addresses import Address, DeltaAddress
+from trunkline.delivery.config.address_rules import address_of, commits_alone, home_of, kind_of, lacks
+from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.destinations.contract import Batches, LeavingTable, MemberStep, MemberWrite, TableStep
 from trunkline.delivery.job.work import FlushWork, SeedWork, TableWork, TaskDestination, TaskPipeline, Work
 from trunkline.errors import DuplicateKey, SchemaMismatch, TrunklineError
@@ -64,7 +64,7 @@ class MemberDraft:
 
     def _listed(self, work: Work) -> Iterator[TableStep]:
         """Those with anything to do. Where tables commit alone, all: one of them leads (T10)."""
-        alone = isinstance(self.target.address, DeltaAddress) and isinstance(work, FlushWork)
+        alone = commits_alone(self.target.address) and isinstance(work, FlushWork)
         quiet = work.quiet if isinstance(work, FlushWork) else ()
         for table in (*work.tables, *quiet):
             if (step := self._steps.get(table.name)) is not None:

@@ -6,6 +6,7 @@ from trunkline.delivery.config.addresses import (
     Address,
     DeltaAddress,
     DestinationAddress,
+    IcebergAddress,
     LakeAddress,
     LogAddress,
     PostgresAddress,
@@ -46,6 +47,8 @@ def source_of(address: Address, selection: Selection | None = None) -> Source:
             raise ConfigError(
                 "source: a Delta table is one table; leave out `tables`, or read them from a lake or a log"
             )
+        case IcebergAddress():
+            raise ConfigError("source: an Iceberg table is not allowed as a source; use a lake, a Delta table or a log")
         case PostgresAddress():
             raise ConfigError("source: a PostgreSQL table is not allowed as a source; capture it into a log")
         case DestinationAddress():
