@@ -19,6 +19,40 @@ NAMES = """
     TrunklineError Unreachable __version__ connect errors sync
 """
 
+DESTINATIONS = """
+    Address Applied BATCH_ROWS Batches Column ColumnSteps Columns DestinationAddress DuplicatePolicy GroupCommit
+    GroupStage LeavingTable MEMBERS MemberRecord MemberResult MemberStep MemberTables MemberWrite Merged Mode OP_COLUMN
+    Op Place RESERVED_PREFIX Standing Store StorePlace StoreTransaction TableStep about arrow_schema arrow_type
+    check_columns checked_steps completed evolution from_plain may_retire plain_type record_names result_of stepped_rows
+    stored to_plain
+"""
+STORE = {"close": "", "name": "address", "transaction": "writes"}
+STORE_TRANSACTION = {
+    "columns": "table remembered",
+    "commit": "",
+    "create": "table columns key",
+    "drop": "table",
+    "insert": "table columns rows",
+    "lookup": "table keys key also",
+    "merge": "table columns key rows",
+    "put_record": "member record",
+    "read": "table columns",
+    "records": "members",
+    "rename": "table to",
+    "savepoint": "",
+    "shared_key": "table key",
+    "undo": "",
+}
+PLACE = {
+    "apply": "writes",
+    "close": "",
+    "columns": "address",
+    "retire": "member",
+    "rows": "member",
+    "standings": "members",
+}
+ADDRESS = "column_steps faults history home one_writer open_place paths place repairs"
+
 CLUSTER = {
     "close": "",
     "create_log": "name settings",
@@ -96,6 +130,18 @@ def test_an_entry_and_the_options_have_these_fields() -> None:
     assert " ".join(trunkline.ClientOptions.__struct_fields__) == options
     batches = "batch_bytes batch_entries in_flight linger_ms waiting_bytes"
     assert " ".join(trunkline.BatchOptions.__struct_fields__) == batches
+
+
+def test_packages_that_add_a_kind_of_destination_rely_on_these() -> None:
+    from trunkline import destinations
+
+    assert sorted(destinations.__all__) == sorted(DESTINATIONS.split())
+    assert (calls(destinations.Store), calls(destinations.StoreTransaction)) == (STORE, STORE_TRANSACTION)
+    assert calls(destinations.Place) == calls(destinations.StorePlace) == PLACE
+    assert sorted(name for name in vars(destinations.DestinationAddress) if not name.startswith("_")) == ADDRESS.split()
+    assert destinations.Merged._fields == ("removed", "written", "duplicates", "missing", "duplicate")
+    steps = "table address columns key mode duplicates replaces steps counts_missing discards"
+    assert " ".join(destinations.TableStep.__struct_fields__) == steps
 
 
 def test_the_protocol_alone_does_not_load_the_network() -> None:

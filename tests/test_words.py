@@ -41,7 +41,7 @@ PHRASES = [re.compile(pattern, re.IGNORECASE) for pattern in BANNED]
 NOUNS = {"logging", "missing", "observing", "packaging", "recording", "string", "timing"}  # not gerunds, or usual terms
 GERUND = re.compile(r"[a-z]{3,}ing")
 
-FOLDERS = ("src", "tests", "docs", "tools", "bench")
+FOLDERS = ("src", "tests", "docs", "tools", "bench", "examples")
 SUFFIXES = {".py", ".md", ".yaml", ".toml", ".html", ".js", ".css", ".1"}
 EXEMPT = ("docs/glossary.md", "tests/test_words.py")  # they list the banned phrases
 COLUMNS = ("src/trunkline/delivery/control/database.py", re.compile(r"\b(?:wish|wound_up)\b"))  # names on disk

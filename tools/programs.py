@@ -24,21 +24,24 @@ class Program:
 
 SPARK = (
     *("tests/delivery", "tests/spark", "tests/cli/test_deliver.py"),
-    *("tests/cli/test_deliver_tables.py", "tests/cli/test_deliver_words.py"),
+    *("tests/cli/test_deliver_sqlite.py", "tests/cli/test_deliver_tables.py", "tests/cli/test_deliver_words.py"),
 )
 SYSTEM_DELIVERY = (
     *("tests/system/test_capture_to_tables.py", "tests/system/test_delivery_kills.py", "tests/system/test_tenants.py"),
 )
 WITH_POSTGRES = (
-    *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard"),
-    *("bench/capture.py", "bench/delivery.py", "bench/seed.py", *SYSTEM_DELIVERY),
+    *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard", "tests/writer_fuzz"),
+    *("bench/capture.py", "bench/delivery.py", "bench/postgres.py", "bench/seed.py", *SYSTEM_DELIVERY),
 )
 WITH_MARIADB = ("tests/delivery",)
 WITH_ETCD = (
     *("tests/metadata", "tests/contract", "tests/cli/test_observing_servers.py", "tests/system/test_leaving.py"),
     *("tests/system/test_long_maps.py", "tests/system/test_partitions.py"),
 )
-SMALL_DISKS = ("tests/system/test_full_disk.py", "tests/system/test_nearly_full.py", "tests/system/test_power_cut.py")
+SMALL_DISKS = (
+    *("tests/system/test_delta_power_cut.py", "tests/system/test_full_disk.py", "tests/system/test_nearly_full.py"),
+    "tests/system/test_power_cut.py",
+)
 FULL_TEMPORARY = "tests/delivery/test_full_temporary_disk.py"
 DEMO = ("src/trunkline/demo", "tests/system/test_demo.py")
 
@@ -83,7 +86,7 @@ TABLE = (
     Program("env", "coreutils", ("run",)),
     Program("mount", "mount", (*SMALL_DISKS, FULL_TEMPORARY, "tools/fresh.py")),
     Program("umount", "mount", (*SMALL_DISKS, FULL_TEMPORARY)),
-    Program("setpriv", "util-linux", (*WITH_POSTGRES, *WITH_MARIADB, "tools/fresh.py")),
+    Program("setpriv", "util-linux", (*WITH_POSTGRES, *WITH_MARIADB, *DEMO, "tools/fresh.py")),
     Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),
     Program("uname", "coreutils", ("",)),  # called by the standard library

@@ -1,4 +1,4 @@
-"""Every store and every kind of destination, as a place that tests may open, restart and harm."""
+"""Every store, as a place that tests may open, restart and harm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from contract.control_place import Place as ControlPlace
-from contract.destination_place import Kind, Site, Table, kinds
 from etcd_server import Etcd
 from metadata.places import EtcdPlace, Place, SqlitePlace
 from postgres_server import PostgresServer
@@ -55,22 +54,3 @@ def store(control_place: ControlPlace) -> Iterator[ControlStore]:
     opened = control_place.open()
     yield opened
     opened.close()
-
-
-@pytest.fixture(params=kinds(), ids=lambda kind: kind.name)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    """Every kind of place."""
-    found: Kind = request.param
-    return found
-
-
-@pytest.fixture
-def site(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Site:
-    """A place of its own for each test."""
-    return kind.make(tmp_path, lambda: request.getfixturevalue("postgres"))
-
-
-@pytest.fixture
-def table(site: Site) -> Table:
-    """A table of a place of its own, which one member has."""
-    return Table(site)

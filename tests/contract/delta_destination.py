@@ -6,24 +6,32 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from msgspec import Struct
 
-from contract.destination_place import Watch
 from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.destinations.contract import Standing
+from trunkline.delivery.destinations import delta_files
+from trunkline.delivery.destinations.contract import MemberResult, MemberWrite, Standing
 from trunkline.delivery.destinations.delta import DeltaPlace
 from trunkline.delivery.destinations.delta_record import MARK, MARKED, POSITION, TOKEN
+from trunkline.delivery.destinations.delta_vectors import PROPERTY
+from trunkline.destination_suite.place import Part, Watch
 
 
 class WatchedDelta(DeltaPlace):
     """Reports each access to the storage to the watcher."""
 
-    def __init__(self, watch: Watch | None = None) -> None:
-        super().__init__()
+    def __init__(self, watch: Watch | None = None, properties: dict[str, str] | None = None) -> None:
+        super().__init__(properties)
         self._watch = watch
+
+    def apply(self, writes: Sequence[MemberWrite]) -> dict[str, MemberResult]:
+        """Tables of tests are small: with vectors, as many of their rows as possible are marked."""
+        with patch.object(delta_files, "MARKED_SHARE", 1):
+            return super().apply(writes)
 
     def _step(self, name: str) -> None:
         if self._watch is not None:
@@ -35,9 +43,10 @@ class DeltaSite(Struct, frozen=True):
 
     folder: str
     home: str = ""
+    vectors: bool = False  # its tables have deletion vectors
 
     def open(self, watch: Watch | None = None) -> WatchedDelta:
-        return WatchedDelta(watch)
+        return WatchedDelta(watch, {PROPERTY: "true"} if self.vectors else {})
 
     def address(self, name: str) -> DeltaAddress:
         return DeltaAddress(self.path(name))
@@ -96,11 +105,15 @@ class DeltaSite(Struct, frozen=True):
 
 class DeltaKind(Struct, frozen=True):
     name: str = "delta"
+    lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    adds_lists: bool = True
+    server_fixture: str = "postgres"
     commits_alone: bool = True
+    vectors: bool = False
 
     def make(self, folder: Path, postgres: Callable[[], Any]) -> DeltaSite:
-        return DeltaSite(str(folder / "tables"))
+        return DeltaSite(str(folder / "tables"), vectors=self.vectors)
 
 
-KINDS: Final = (DeltaKind(),)
+KINDS: Final = (DeltaKind(), DeltaKind("delta-vectors", vectors=True))

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import duckdb
 
-from contract.destination_place import Kind, Watch
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.duckdb_pool import extension_file, pooled_duckdb
 from trunkline.delivery.backends.ducklake_attachment import SCANNERS, catalog_location
@@ -21,6 +20,9 @@ from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.contract import MEMBERS, Standing, stored_mark
 from trunkline.delivery.destinations.ducklake import DuckLakePlace
 from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
+from trunkline.delivery.destinations.ducklake_direct.direct_lake import DirectLake, is_direct
+from trunkline.destination_suite.place import Kind, Part, Watch
+from trunkline.destination_suite.processes import PRELOADED
 
 LAKE: Final = "independent"
 NAMES_EACH: Final = 100_000  # of attached lakes, which share an instance
@@ -36,6 +38,7 @@ def instance() -> duckdb.DuckDBPyConnection:
     for scanners in SCANNERS.values():
         for scanner in scanners:
             made.execute(f"LOAD {literal(str(extension_file(scanner)))}")
+    made.execute(f"LOAD {literal(str(extension_file('httpfs')))}")
     return made
 
 
@@ -68,9 +71,12 @@ class LakeSite:
     catalog: str
     data_path: str
     home: str = "main"
+    directly: bool = True  # ordinary flushes, where the kind of catalog allows it
 
     def open(self, watch: Watch | None = None) -> DuckLakePlace:
-        return DuckLakePlace(self.address("any"), unwatched() if watch is None else WatchedCatalogs(watch))
+        address = self.address("any")
+        direct = DirectLake(address, watch) if self.directly and is_direct(address) else None
+        return DuckLakePlace(address, unwatched() if watch is None else WatchedCatalogs(watch), direct=direct)
 
     def address(self, name: str) -> LakeAddress:
         return LakeAddress(self.catalog, f"{name} 50%", self.home, data_path=self.data_path)
@@ -165,18 +171,24 @@ def _answer(connection: duckdb.DuckDBPyConnection, statement: str) -> list[dict[
 @dataclass(frozen=True)
 class LakeKind:
     catalog: str
+    directly: bool = True
+    lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    adds_lists: bool = True
+    server_fixture: str = "postgres"
     commits_alone: bool = False
 
     @property
     def name(self) -> str:
-        return f"ducklake-{self.catalog}"
+        alone = self.catalog == "duckdb"  # it is never written directly
+        return f"ducklake-{self.catalog}{'' if self.directly or alone else '-extension'}"
 
     def make(self, folder: Path, postgres: Callable[[], PostgresServer]) -> LakeSite:
         if self.catalog == "postgres":
-            return replace(_shared_lake(postgres(), next(_sites) // SITES_EACH), home=f"Site {uuid.uuid4().hex}")
+            shared = _shared_lake(postgres(), next(_sites) // SITES_EACH)
+            return replace(shared, home=f"Site {uuid.uuid4().hex}", directly=self.directly)
         place = {"sqlite": f"sqlite:{folder / 'catalog.sqlite'}", "duckdb": str(folder / "catalog.ducklake")}
-        return LakeSite(place[self.catalog], str(folder / "data"))
+        return LakeSite(place[self.catalog], str(folder / "data"), directly=self.directly)
 
 
 @cache
@@ -186,4 +198,8 @@ def _shared_lake(server: PostgresServer, number: int) -> LakeSite:
     return LakeSite(f"postgres:{server.create_database(name)}", str(server.directory / name))
 
 
-KINDS: tuple[Kind, ...] = tuple(LakeKind(catalog) for catalog in ("duckdb", "sqlite", "postgres"))
+PRELOADED.append("contract.warm_process")  # so that children need not load DuckDB
+KINDS: tuple[Kind, ...] = (
+    LakeKind("duckdb", directly=False),
+    *(LakeKind(catalog, directly) for catalog in ("sqlite", "postgres") for directly in (True, False)),
+)

@@ -6,8 +6,6 @@ import os
 import signal
 from collections.abc import Sequence
 
-from contract.destination_place import Site, Watch
-from contract.destination_processes import PATIENCE_S, forking
 from delivery.direct_delivery import Direct, all_well
 from delivery.many_histories import TARGETS, ManyHistories, delivery_of
 from delivery.task_pipelines import flush_work, member_of, seed_work, standing_of
@@ -18,6 +16,8 @@ from trunkline.delivery.config.address_rules import place_of
 from trunkline.delivery.destinations import factory
 from trunkline.delivery.job.small import flush_portion, seed_portion
 from trunkline.delivery.job.work import Portion
+from trunkline.destination_suite.place import Site, Watch
+from trunkline.destination_suite.processes import PATIENCE_S, forking
 
 
 def delivery_to(site: Site, entries: Sequence[Entry]) -> Direct:
@@ -26,7 +26,8 @@ def delivery_to(site: Site, entries: Sequence[Entry]) -> Direct:
 
 def seed(delivery: Direct, through: int) -> None:
     for name in TARGETS:
-        if standing_of(delivery.work, name) is None:
+        standing = standing_of(delivery.work, name)
+        if standing is None or standing.position == 0:  # a seed that was killed left a lead without rows
             portion = Portion(0, (member_of(delivery.work, name),), True)
             all_well(seed_portion(delivery.work, seed_work(delivery.work, through), portion))
 

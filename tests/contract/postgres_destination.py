@@ -14,12 +14,12 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from contract.destination_place import Kind, Watch
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import MEMBERS, Standing
 from trunkline.delivery.destinations.postgres_place import PostgresPlace
+from trunkline.destination_suite.place import Kind, Part, Watch
 
 NO_SERVER: Final = "host=127.0.0.1 port=1 dbname=none user=none"
 POSITIONS: Final = "_trunkline_positions"  # as releases without members had it; the last column came later
@@ -138,7 +138,10 @@ class PostgresSite(Struct, frozen=True):
 
 class PostgresKind(Struct, frozen=True):
     name: str = "postgres"
+    lacks: frozenset[Part] = frozenset()
     widens: bool = True
+    adds_lists: bool = True
+    server_fixture: str = "postgres"
     commits_alone: bool = False
 
     def make(self, folder: Path, postgres: Callable[[], PostgresServer]) -> PostgresSite:

@@ -10,17 +10,31 @@ from typing import Final
 
 import pytest
 
-from contract.destination_place import Kind, Site
 from contract.history_processes import delivered_until, delivery_to, flush, seed
+from contract.kinds import kinds
 from delivery.many_histories import TABLES, TARGETS, ManyHistories, forget_logs, spans
 from delivery.task_pipelines import standing_of
 from trunkline.delivery.destinations import factory
+from trunkline.destination_suite.place import Kind, Site
 
 HISTORIES: Final = 1_002
 STEPS: Final = 8
 FEW: Final = 30
 KILLS: Final = 12  # of each kind: 60 in all
 STATEMENTS_MAX: Final = 80  # before a kill
+
+
+@pytest.fixture(params=[kind for kind in kinds() if "history" not in kind.lacks], ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Every kind with histories."""
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def site(kind: Kind, tmp_path: Path, request: pytest.FixtureRequest) -> Site:
+    """A place of its own for each test."""
+    return kind.make(tmp_path, lambda: request.getfixturevalue("postgres"))
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest  # noqa: F401
 
-from contract import destination_place, ducklake_destination, history_processes  # noqa: F401
+from contract import ducklake_destination, history_processes  # noqa: F401
+from contract.kinds import kinds
 
-destination_place.kinds()
+kinds()
 ducklake_destination.instance()

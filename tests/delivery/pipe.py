@@ -15,7 +15,6 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from contract.delta_destination import DeltaKind
-from contract.destination_place import Kind, Table, content
 from contract.ducklake_destination import LakeKind
 from contract.postgres_destination import PostgresKind
 from delivery.pipe_sources import SourceTable
@@ -27,6 +26,7 @@ from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.job.results import JobReport, ReadPath
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import TaskDestination
+from trunkline.destination_suite.place import Kind, Table, content
 
 KINDS: Final[dict[str, Kind]] = {"ducklake": LakeKind("duckdb"), "delta": DeltaKind(), "postgres": PostgresKind()}
 PATHS: Final[tuple[ReadPath, ...]] = ("small", "large")

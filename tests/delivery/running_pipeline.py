@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from contract.destination_place import Table, content
 from delivery.pipe import KINDS, address_of
 from delivery.pipe_sources import LakeSource
 from postgres_server import PostgresServer
@@ -34,6 +33,7 @@ from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.views import DestinationView
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import TaskPipeline
+from trunkline.destination_suite.place import Table, content
 
 TENANTS: Final = {"acme": "ducklake", "bolt": "delta", "cargo": "postgres"}
 PATIENCE_S: Final = 120.0  # on a loaded machine

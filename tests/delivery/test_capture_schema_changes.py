@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
-from contract.destination_place import Table, content
 from contract.ducklake_destination import LakeKind
 from delivery.running_pipeline import TENANTS, Business, Running, wait_until
 from local_cluster import RunningCluster, local_cluster
@@ -35,6 +34,7 @@ from trunkline.delivery.deliverer.assembly import task_pipeline
 from trunkline.delivery.sources.database import DatabaseSource
 from trunkline.delivery.sources.log_reader import forget_reader
 from trunkline.delivery.verification.verify import verify_all
+from trunkline.destination_suite.place import Table, content
 
 LOOK_S: Final = 0.1  # at the catalog of the server
 TABLE: Final = (

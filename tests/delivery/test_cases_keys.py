@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from contract.destination_place import content
 from delivery.pipe import WELL, Pipe, make_sites
 from delivery.pipe_sources import LakeSource, Row
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import Outcome
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
+from trunkline.destination_suite.place import content
 
 Shop = Pipe[LakeSource]
 ONE: dict[str, tuple[str | None, ...]] = {"acme": ("acme",)}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from contract.destination_place import content
 from delivery.pipe import Pipe, make_sites
 from delivery.pipe_sources import DeltaFeed, LakeSource
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import Outcome
+from trunkline.destination_suite.place import content
 
 Shop = Pipe[LakeSource]
 MERGE_FILES = "CALL ducklake_merge_adjacent_files('lake')"

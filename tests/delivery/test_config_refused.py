@@ -69,11 +69,11 @@ REFUSED = {
     ),
     "a missing type": (
         "destinations: [{name: a, path: a}]",
-        "orders.yaml:5: destinations[0].type: missing; it must be ducklake, delta or postgres",
+        "orders.yaml:5: destinations[0].type: missing; it must be ducklake, delta, iceberg or postgres",
     ),
     "a wrong type": (
         "destinations: [{name: a, type: mysql}]",
-        "orders.yaml:5: destinations[0].type: must be ducklake, delta or postgres, it is 'mysql'",
+        "orders.yaml:5: destinations[0].type: must be ducklake, delta, iceberg or postgres, it is 'mysql'",
     ),
     "a list that is none": (
         "destinations: {name: a}",
@@ -273,17 +273,17 @@ def test_a_missing_empty_or_binary_file_is_named(tmp_path: Path) -> None:
 DELTA = "destinations: [{name: a, type: delta, path: '%s'}]"
 LAKE = "destinations: [{name: a, type: ducklake, catalog: '%s', data_path: '%s', table: t}]"
 S3 = "must be a path in the file system: s3: is not supported (before a path with a colon write ./)"
+ONLY_S3 = "gs: is not supported: of object stores, only s3://BUCKET/PREFIX is"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (DELTA % "s3://bucket/x", f"orders.yaml:5: destinations[0].path: {S3}"),
-        (DELTA % "s3:bucket", f"orders.yaml:5: destinations[0].path: {S3}"),
+        (DELTA % "s3:bucket", f"orders.yaml:5: destinations[0].path: {ONLY_S3.replace('gs', 's3')}"),
         (DELTA % "file:///x", "orders.yaml:5: destinations[0].path: is a URL; write the path alone, without file:"),
         (DELTA % "x/s3://bucket", f"orders.yaml:5: destinations[0].path: {S3.replace('s3: is', 'URLs are')}"),
         (DELTA % "{name}3://x", f"orders.yaml:5: destinations[0].path: {S3.replace('s3:', 'a3:')} (for a)"),
-        (LAKE % ("sqlite:a.db", "gs://x"), f"orders.yaml:5: destinations[0].data_path: {S3.replace('s3', 'gs')}"),
+        (LAKE % ("sqlite:a.db", "gs://x"), f"orders.yaml:5: destinations[0].data_path: {ONLY_S3}"),
         (LAKE % ("sqlite:s3://a.db", "x"), f"orders.yaml:5: destinations[0].catalog: {S3}"),
         (
             "discover: {template: {type: delta, path: '{value}://x'}}",
@@ -294,7 +294,7 @@ S3 = "must be a path in the file system: s3: is not supported (before a path wit
                 "defaults: {type: ducklake, data_path: 'abfs://{value}', table: t}\n"
                 "discover: {template: {catalog: '{value}'}}"
             ),
-            f"orders.yaml:5: defaults.data_path: {S3.replace('s3', 'abfs')} (for sample)",
+            f"orders.yaml:5: defaults.data_path: {ONLY_S3.replace('gs', 'abfs')} (for sample)",
         ),
         (ONE + "control: {store: 'sqlite:s3://x/control.db'}", f"orders.yaml:6: control.store: {S3}"),
         (
@@ -319,8 +319,8 @@ def test_a_table_of_a_log_has_a_schema_and_is_of_a_capture(tmp_path: Path) -> No
 
 
 def test_a_url_of_a_source_is_refused(tmp_path: Path) -> None:
-    assert problems(tmp_path, HEAD.replace("path: source", "path: 's3://bucket/x'") + ONE) == [
-        f"orders.yaml:2: source.path: {S3}"
+    assert problems(tmp_path, HEAD.replace("path: source", "path: 'gs://bucket/x'") + ONE) == [
+        f"orders.yaml:2: source.path: {ONLY_S3}"
     ]
     log = "{type: log, log: 's3://a', connect: 'http://h:1', malformed: skip, dead_letters: 's3://b', tls_ca: 's3://c'}"
     assert problems(tmp_path, HEAD.replace("{type: delta, path: source}", log) + ONE) == [

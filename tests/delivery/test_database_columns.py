@@ -11,7 +11,6 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from contract.destination_place import Table, content
 from delivery.direct_delivery import Direct
 from delivery.group_log import GroupLog, Work, changed, schema_of
 from delivery.memory_log import MemoryLog
@@ -24,6 +23,7 @@ from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.sources.database import DatabaseSource
 from trunkline.delivery.sources.log_reader import forget_reader
+from trunkline.destination_suite.place import Table, content
 
 INSERT, DELETE, OLD, NEW, TRUNCATE, READ = RowKind
 ADDED: Final = SchemaChange.ADDED

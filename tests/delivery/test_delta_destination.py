@@ -17,13 +17,13 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from msgspec.structs import replace
 
 from contract.delta_destination import DeltaSite
-from contract.destination_place import Change, OneTable, Plan, Row, Table, content, plain, staged
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations import delta_files, delta_log, delta_merge
 from trunkline.delivery.destinations.contract import Applied, Standing
 from trunkline.delivery.destinations.delta import DeltaPlace
+from trunkline.destination_suite.place import Change, OneTable, Plan, Row, Table, content, plain, staged
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -452,7 +452,7 @@ def test_a_table_of_a_form_that_is_not_written_is_refused_by_name(place: DeltaTe
     if odd == "partitioned":
         write_deltalake(place.path, rows, partition_by=["name"])
     else:
-        write_deltalake(place.path, rows)
+        write_deltalake(place.path, rows, configuration={"delta.enableChangeDataFeed": "true"})
         feature = TableFeatures.DeletionVectors
         DeltaTable(place.path).alter.add_feature(feature, allow_protocol_versions_increase=True)
     before = place.trace()

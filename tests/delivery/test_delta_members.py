@@ -17,8 +17,13 @@ from deltalake import DeltaTable
 from msgspec.structs import replace
 
 from contract.delta_destination import DeltaSite
-from contract.destination_place import MEMBER, Change, Doing, Plan, Row, Table, content
-from contract.destination_steps import (
+from trunkline.delivery.changes.rows import Op
+from trunkline.delivery.config.addresses import DeltaAddress
+from trunkline.delivery.destinations import delta
+from trunkline.delivery.destinations.contract import Applied, MemberTables, Standing
+from trunkline.delivery.destinations.factory import cached_place, forget_place
+from trunkline.destination_suite.place import MEMBER, Change, Doing, Plan, Row, Table, content
+from trunkline.destination_suite.steps import (
     CHANGES,
     FLUSH,
     FLUSHED,
@@ -34,11 +39,6 @@ from contract.destination_steps import (
     seeded,
     stands,
 )
-from trunkline.delivery.changes.rows import Op
-from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.destinations import delta
-from trunkline.delivery.destinations.contract import Applied, MemberTables, Standing
-from trunkline.delivery.destinations.factory import cached_place, forget_place
 from trunkline.errors import DestinationHalted, Fenced, PositionMoved, TrunklineError
 
 NAMES: Final = ("a", "b", "c")

@@ -18,9 +18,6 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, OneTable, Plan, Row, Table, content, plain, staged
-from contract.destination_processes import apply, run_until, worker
-from contract.destination_steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED, steps
 from contract.ducklake_destination import LakeKind, LakeSite, WatchedCatalogs, unwatched
 from delivery.cut_proxy import CutProxy
 from postgres_server import PostgresServer
@@ -36,6 +33,9 @@ from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes, 
 from trunkline.delivery.destinations.ducklake_compaction import FILES_MIN, worth_merging
 from trunkline.delivery.destinations.ducklake_kept_files import KEPT
 from trunkline.delivery.destinations.ducklake_upkeep import COMPACT_EVERY
+from trunkline.destination_suite.place import Change, OneTable, Plan, Row, Table, content, plain, staged
+from trunkline.destination_suite.processes import apply, run_until, worker
+from trunkline.destination_suite.steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED, steps
 from trunkline.errors import ConfigError, DestinationHalted, OutcomeUnknown, Unreachable
 
 # DuckLake gives them the statistics of the newest version for older ones too: after a rewrite values come out wrong.
@@ -74,7 +74,7 @@ class OneAddress(LakeSite):
 
 def opened(where: LakeAddress, lakes: AttachedLakes | None = None) -> OneTable:
     """The table of one member, at an address."""
-    site = OneAddress(where.catalog, where.data_path or "", where.schema, where)
+    site = OneAddress(where.catalog, where.data_path or "", where.schema, at=where)
     return OneTable(Table(site), DuckLakePlace(where, lakes))
 
 
@@ -442,7 +442,7 @@ def test_files_of_a_process_that_was_killed_can_be_removed(table: Table) -> None
     assert isinstance(place, DuckLakePlace)
     apply(destination, (SEED, SEEDED))
     assert place.clean_orphans(0) == 0
-    for at in range(20):  # one of these moments is after the rows were written and before they were committed
+    for at in range(80):  # one of these moments is after the rows were written and before they were committed
         if run_until(table, (FLUSH, CHANGES), at):
             break
     assert place.clean_orphans() == 0  # they are young: a flush may be under way

@@ -14,8 +14,6 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Row, Table, content, plain, staged
-from contract.destination_steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED, applied, doing, done
 from contract.ducklake_destination import LakeKind, LakeSite
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
 from trunkline.delivery.backends.sql import identifier, literal
@@ -25,6 +23,8 @@ from trunkline.delivery.destinations import ducklake_attachments, ducklake_trans
 from trunkline.delivery.destinations.contract import FENCED_TOKEN, Applied, MemberTables, Standing
 from trunkline.delivery.destinations.ducklake_records import TableName
 from trunkline.delivery.destinations.ducklake_upkeep import COMPACT_EVERY, Upkeep
+from trunkline.destination_suite.place import Change, Row, Table, content, plain, staged
+from trunkline.destination_suite.steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED, applied, doing, done
 from trunkline.errors import DestinationHalted, DuplicateKey, Unreachable
 
 PAIR: Final[Columns] = (Column("id", "BIGINT"), Column("amount", "BIGINT"))

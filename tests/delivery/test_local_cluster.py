@@ -12,7 +12,6 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from contract.destination_place import content
 from delivery.job_driver import Jobs, Line, started
 from delivery.pipe import Site, make_sites
 from delivery.pipe_sources import LakeSource
@@ -21,6 +20,7 @@ from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, JobMember, SeedGroup, SeedMode
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import MEMBERS
+from trunkline.destination_suite.place import content
 
 MASTER = "local-cluster[2,1,1024]"
 SMALL_BYTES = 10_000

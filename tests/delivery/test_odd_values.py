@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from contract.destination_place import content
 from delivery.running_pipeline import Business
 from delivery.task_pipelines import opened_rows
 from postgres_server import PostgresServer
 from trunkline.delivery.config import DestinationConfig, DiscoverConfig, Pipeline
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.config.discovery import from_template
+from trunkline.destination_suite.place import content
 
 ODD: Final = (
     "plain", "x'y", "x''y", 'q"r', "back\\slash", "\\", "new\nline", "carriage\r", "tab\t", "%s %(a)s", ":name", "$1",

@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from contract.destination_place import content
 from delivery.running_pipeline import Business
 from delivery.task_pipelines import opened_rows
 from postgres_server import PostgresServer
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.job.runner import deal
+from trunkline.destination_suite.place import content
 
 TABLES: Final = 24
 NAMES: Final = tuple(f"tenant-{number:02}" for number in range(TABLES))

@@ -14,8 +14,6 @@ import pytest
 from msgspec.structs import replace
 from psycopg.conninfo import make_conninfo
 
-from contract.destination_place import Change, OneTable, Plan, Row, Table, plain, staged
-from contract.destination_steps import steps
 from contract.postgres_destination import PostgresKind, PostgresSite
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.postgres_session import PostgresSession
@@ -24,6 +22,8 @@ from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import Applied, MemberWrite, Standing
 from trunkline.delivery.destinations.postgres_place import PostgresPlace
+from trunkline.destination_suite.place import Change, OneTable, Plan, Row, Table, plain, staged
+from trunkline.destination_suite.steps import steps
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -301,7 +301,8 @@ def test_the_error_for_a_server_that_dies_states_what_is_known(own_server: Postg
     table = Table(PostgresKind().make(tmp_path, lambda: own_server))
     destination = table.open()
     seed(destination)
-    for statement, error in {"BEGIN": Unreachable, "COPY": Unreachable, "COMMIT": OutcomeUnknown}.items():
+    errors = {"BEGIN": Unreachable, "DELETE": Unreachable, "INSERT": Unreachable, "COMMIT": OutcomeUnknown}
+    for statement, error in errors.items():
         killer = at_statement(table, statement, own_server.kill)
         with pytest.raises(error, match="shop/acme"):
             flush(killer, CHANGES)

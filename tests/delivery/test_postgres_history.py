@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, OneTable, Plan, Row, Table, content, plain, staged
 from contract.postgres_destination import PostgresKind, PostgresSite
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.history import HISTORY_COLUMNS
 from trunkline.delivery.changes.rows import OP_COLUMN, ORIGIN_COLUMN, ROUTE_COLUMN, UNCHANGED_COLUMN, Op
 from trunkline.delivery.destinations.contract import Applied
+from trunkline.destination_suite.place import Change, OneTable, Plan, Row, Table, content, plain, staged
 from trunkline.errors import DuplicateKey, SchemaMismatch
 
 OWN: Final[Columns] = (Column("a", "BIGINT"), Column("b", "VARCHAR"), Column("v", "INTEGER"))

@@ -14,8 +14,14 @@ import pytest
 from msgspec.structs import replace
 from psycopg.conninfo import make_conninfo
 
-from contract.destination_place import Doing, Row, Table, content
-from contract.destination_steps import (
+from contract.postgres_destination import PostgresKind, PostgresSite
+from postgres_server import PostgresServer
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
+from trunkline.delivery.config.addresses import PostgresAddress
+from trunkline.delivery.destinations.contract import Applied, MemberResult, MemberTables, Standing
+from trunkline.delivery.destinations.postgres_place import PostgresPlace
+from trunkline.destination_suite.place import Doing, Row, Table, content
+from trunkline.destination_suite.steps import (
     CHANGES,
     FLUSH,
     FLUSHED,
@@ -32,12 +38,6 @@ from contract.destination_steps import (
     standing,
     stands,
 )
-from contract.postgres_destination import PostgresKind, PostgresSite
-from postgres_server import PostgresServer
-from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
-from trunkline.delivery.config.addresses import PostgresAddress
-from trunkline.delivery.destinations.contract import Applied, MemberResult, MemberTables, Standing
-from trunkline.delivery.destinations.postgres_place import PostgresPlace
 from trunkline.errors import DestinationHalted, PositionMoved
 
 WAIT_S: Final = 30.0
@@ -337,12 +337,12 @@ def while_committing(site: PostgresSite, first: Doing, second: Doing) -> tuple[R
     """The second is begun when the first has written its rows; the first commits when the second waits for it."""
     results: list[Results] = []
     thread = threading.Thread(target=lambda: results.append(done(site, second)))
-    copied = False
+    written = False
 
     def watch(statement: str) -> None:
-        nonlocal copied
-        copied |= statement.startswith("COPY")
-        if statement == "COMMIT" and copied:
+        nonlocal written
+        written |= statement.startswith(("COPY", "INSERT INTO"))
+        if statement == "COMMIT" and written:
             thread.start()
             until(lambda: waits(site))
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, OneTable, Plan, Row, Table, plain, staged
 from contract.postgres_destination import PostgresKind
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.rows import Op
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Standing
+from trunkline.destination_suite.place import Change, OneTable, Plan, Row, Table, plain, staged
 from trunkline.errors import DestinationHalted, SchemaMismatch
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("note", "VARCHAR"))
@@ -70,8 +70,9 @@ def _texts(values: list[Any]) -> list[Any]:
     return [_texts(each) if isinstance(each, list) else None if each is None else str(each) for each in values]
 
 
+@pytest.mark.parametrize("how", ["seed", "flush"])
 @pytest.mark.parametrize("type_name", EXTREMES)
-def test_extreme_values_come_back_as_they_went_in(destination: OneTable, type_name: str) -> None:
+def test_extreme_values_come_back_as_they_went_in(destination: OneTable, type_name: str, how: str) -> None:
     columns = (Column("id", "BIGINT"), Column("v", type_name))
     duck = new_duckdb()
     rows = " UNION ALL ".join(
@@ -82,7 +83,11 @@ def test_extreme_values_come_back_as_they_went_in(destination: OneTable, type_na
     if type_name.startswith(("UUID", "JSON")):  # they travel as text
         sent = sent.set_column(1, "v", pa.array(_texts(sent["v"].to_pylist()), arrow_schema(columns).field("v").type))
     sent = sent.cast(arrow_schema(columns))
-    destination.seed(replace(SEED, columns=columns), sent.to_batches())
+    seed, flush = replace(SEED, columns=columns), replace(FLUSH, columns=columns)
+    destination.seed(seed, sent.to_batches() if how == "seed" else [])
+    if how == "flush":  # most types go another way than that of a seed
+        inserts = sent.add_column(0, OP_COLUMN, pa.array([int(Op.INSERT)] * len(sent), pa.int8()))
+        assert destination.flush(flush, inserts.to_batches()).written == len(sent)
     _, batches = destination.rows()
     read = pa.Table.from_batches(list(batches)).sort_by("id")
     assert read.schema == sent.schema

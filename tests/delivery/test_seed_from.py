@@ -203,7 +203,7 @@ def test_a_mirror_that_is_not_seeded_or_not_level_lets_its_copies_wait(
     seed_mirror(delivery)
     standing = MemberState.standing
 
-    def ahead(state: MemberState) -> Standing | None:
+    def ahead(state: MemberState[Any, Any]) -> Standing | None:
         found = standing(state)
         return found if found is None else replace(found, ahead=found.position + 1)
 

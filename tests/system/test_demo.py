@@ -16,6 +16,7 @@ from trunkline.demo.__main__ import summary
 from trunkline.demo.run import Result
 
 PATIENCE_S = 300.0
+BUCKET_PATIENCE_S = 600.0  # one more process is killed, and each flush waits for a server
 DEMO = (sys.executable, "-m", "trunkline.demo", "--beat", "1")
 
 
@@ -75,6 +76,21 @@ except KeyboardInterrupt:
 def test_an_interrupt_that_python_drops_is_repeated() -> None:
     done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=50, check=False)
     assert done.stdout.split() == ["dropped", "noticed"], done.stderr
+
+
+@pytest.mark.usefixtures("java")
+def test_tables_in_a_bucket_are_equal_to_the_shop_after_its_server_was_killed_too(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    done = subprocess.run(
+        [*DEMO, "--s3", "--dir", str(directory)], capture_output=True, text=True, timeout=BUCKET_PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "all 20 tenants equal to the shop, row by row" in done.stdout
+    assert re.search(r"S3 server killed and restarted: delivery continued after \d+\.\d s", done.stdout)
+    assert not list(directory.glob("tenants/*/*"))  # of tenants, only catalogs are in the directory
+    pipeline = (directory / "pipeline.yaml").read_text()
+    assert ("s3://shop/tenants" in pipeline, "secret_key_env: DEMO_SECRET_KEY" in pipeline) == (True, True)
+    wait_until(lambda: not processes_of(directory))
 
 
 @pytest.mark.usefixtures("java")

@@ -18,6 +18,7 @@ from trunkline.cli.paths import local_path
 from trunkline.errors import TrunklineError
 
 try:
+    from trunkline.demo.object_server import ServerFailed
     from trunkline.demo.run import Demo, DemoFailed, Result
 except ModuleNotFoundError as error:
     if (missing := missing_extra(error, "python -m trunkline.demo")) is None:
@@ -35,6 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
         description="A shop's two tables go through a log and Spark to 20 tenants, while processes are killed.",
     )
     parser.add_argument("--keep", action="store_true", help="keep running until Ctrl-C, with the dashboard")
+    parser.add_argument(
+        "--s3", action="store_true", help="keep the tables in a bucket of an S3 server, which is killed, too"
+    )
     parser.add_argument("--dir", type=local_path, help="keep all files here (default: a temporary directory)")
     parser.add_argument(
         "--beat", type=float, default=STEP_S, metavar="S", help=f"seconds between two steps (default: {STEP_S:g})"
@@ -49,13 +53,16 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="trunkline-demo-") as temporary:
             folder = _folder(options.dir, temporary)
-            with Demo(folder, say, step_s=options.beat, keep=options.keep) as demo, insistent_interrupts():
+            with (
+                Demo(folder, say, step_s=options.beat, keep=options.keep, s3=options.s3) as demo,
+                insistent_interrupts(),
+            ):
                 result = demo.run()
                 print(summary(result, time.monotonic() - began, folder if options.dir else None, keep=options.keep))
                 if options.keep:
                     print(f"\nit keeps running until Ctrl-C; dashboard: {demo.page}", flush=True)
                     demo.stay()
-    except (DemoFailed, TrunklineError) as error:
+    except (DemoFailed, ServerFailed, TrunklineError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -112,6 +119,7 @@ def summary(result: Result, seconds: float, folder: Path | None, *, keep: bool =
         ("log", f"{result.entries:,} entries on three nodes; {_failover(*result.epochs)}"),
         ("node killed", f"appends continued after {result.failover_s:.1f} s"),
         ("deliverer killed", f"delivery continued after {result.resumed_s:.1f} s, including the start of Spark"),
+        *([("S3 server killed", f"delivery continued after {result.store_s:.1f} s")] if result.store_s else []),
         ("lag", f"median {statistics.median(lags) / 1000:.1f} s, at most {max(lags) / 1000:.1f} s"),
         (
             "tables",

@@ -10,11 +10,13 @@ import duckdb
 from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import new_duckdb
-from trunkline.delivery.backends.ducklake_attachment import attach_lake
+from trunkline.delivery.backends.ducklake_attachment import attach_lake, catalog_scanners, detach
+from trunkline.delivery.backends.object_store import store_options
 from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.config import DestinationConfig
 from trunkline.delivery.config.address_rules import address_of
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
+from trunkline.delivery.config.object_urls import is_url
 from trunkline.demo.shop import TABLES
 
 AGREE = """SELECT (SELECT coalesce(sum(orders), 0) FROM {customers}) = (SELECT count(*) FROM {orders})
@@ -31,7 +33,8 @@ class Compared(Struct, frozen=True):
 
 def compare(shop: LakeAddress, destinations: Sequence[DestinationConfig]) -> list[Compared]:
     """Rows that only one side has, counted as a multiset."""
-    connection = new_duckdb("ducklake", "sqlite_scanner")
+    remote = any(is_url(lake.data_path) for each in destinations if isinstance(lake := each.address, LakeAddress))
+    connection = new_duckdb("ducklake", "sqlite_scanner", *(("httpfs",) if remote else ()))
     try:
         attach_lake(connection, shop, "shop", read_only=True)
         found = []
@@ -50,8 +53,10 @@ def _compared(connection: duckdb.DuckDBPyConnection, destination: DestinationCon
         case LakeAddress() as address:
             attach_lake(connection, address, "held", read_only=True)
             held = f"SELECT {columns} FROM held.{address.schema}.{address.table}"
-        case DeltaAddress(path=path):
-            connection.register("held_rows", deltalake.DeltaTable(path).to_pyarrow_table())
+        case DeltaAddress(path=path) as address:
+            options = store_options(address) if is_url(path) else None
+            found = deltalake.DeltaTable(path, storage_options=options)
+            connection.register("held_rows", found.to_pyarrow_table())
             held = f"SELECT {columns} FROM held_rows"
         case _:
             raise AssertionError("the demo has no such destination")
@@ -60,7 +65,7 @@ def _compared(connection: duckdb.DuckDBPyConnection, destination: DestinationCon
         f"SELECT (SELECT count(*) FROM ({held})), (SELECT count(*) FROM ({wanted} EXCEPT ALL {held})), "
         f"(SELECT count(*) FROM ({held} EXCEPT ALL {wanted}))"
     ).fetchall()
-    connection.execute("DETACH DATABASE IF EXISTS held")
+    detach(connection, "held")
     return rows, missing + extra
 
 
@@ -68,7 +73,7 @@ class TenantReader:
     """Looks at the two tables of one tenant in one transaction, by DuckLake's own extension."""
 
     def __init__(self, address: LakeAddress) -> None:
-        self._connection = new_duckdb("ducklake", "sqlite_scanner")
+        self._connection = new_duckdb("ducklake", *catalog_scanners(address))
         attach_lake(self._connection, address, "held", read_only=True)
 
     def agrees(self) -> bool:

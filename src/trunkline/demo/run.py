@@ -3,7 +3,8 @@
     shop (DuckLake) -> capture -> log on three nodes -> deliverer (Spark) -> customers and orders of each tenant
 
 While orders arrive, a storage node and then the deliverer are killed, and readers look at tenants: their two tables are
-of one version at every look. At the end every table is compared with the shop.
+of one version at every look. At the end every table is compared with the shop. With ``s3`` the tables of tenants are in
+a bucket of an S3 server, which is killed, too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import duckdb
 from msgspec import Struct, field
 
 import trunkline.sync
+from trunkline.config import changed_environment
 from trunkline.delivery.config import Pipeline, load_pipeline
 from trunkline.delivery.config.address_rules import address_of
 from trunkline.delivery.config.addresses import LakeAddress
@@ -31,6 +33,7 @@ from trunkline.delivery.control.contract import DestinationRecord
 from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.delivery.sources.factory import source_of
 from trunkline.demo.comparison import Compared, TenantReader, compare
+from trunkline.demo.object_server import ObjectServer
 from trunkline.demo.processes import Process
 from trunkline.demo.shop import TENANTS, Shop
 from trunkline.errors import Refused, TrunklineError
@@ -43,6 +46,9 @@ POLL_S: Final = 0.05
 LAG_EVERY_S: Final = 0.5
 PAGE: Final = re.compile(r"http://\S+")
 DELTA_FROM: Final = 11  # tenants from this number on have Delta tables
+BUCKET: Final = "shop"
+ACCESS_KEY_ENV: Final = "DEMO_ACCESS_KEY"
+SECRET_KEY_ENV: Final = "DEMO_SECRET_KEY"
 LOOK_S: Final = 0.05  # between two looks at a tenant
 
 
@@ -60,6 +66,7 @@ class Result(Struct):
     failover_s: float = 0.0
     epochs: tuple[int, int] = (0, 0)
     resumed_s: float = 0.0
+    store_s: float = 0.0  # until delivery went on after the S3 server was killed
     lags_ms: list[int] = field(default_factory=list)
     rows: int = 0
     looks: int = 0  # at both tables of a tenant, in one transaction
@@ -71,13 +78,16 @@ class Result(Struct):
 class Demo:
     """One run in a directory. ``say`` is called with each line; ``step_s`` is the pause after a step."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None], *, step_s: float, keep: bool = False) -> None:
+    def __init__(
+        self, folder: Path, say: Callable[[str], None], *, step_s: float, keep: bool = False, s3: bool = False
+    ) -> None:
         self.folder = folder
         self.result = Result()
         self.page = ""
         self._say = say
         self._step_s = step_s
         self._keep = keep
+        self._objects = ObjectServer((BUCKET,), directory=folder / "objects") if s3 else None
         self._stack = ExitStack()
         self._ending = threading.Event()
         self._opened: trunkline.sync.Log | None = None
@@ -92,12 +102,16 @@ class Demo:
     # --- steps ---
 
     def run(self) -> Result:
+        if self._objects is not None:
+            self._start_store(self._objects)
         self._start_cluster()
         self._open_shop()
         self._start_capture()
         self._start_deliverer()
         self._kill_a_node()
         self._kill_the_deliverer()
+        if self._objects is not None:
+            self._kill_the_store(self._objects)
         self._close_shop()
         self._verify()
         return self.result
@@ -106,6 +120,12 @@ class Demo:
         """Keep everything running until a signal. Needs ``keep``."""
         self._shop.open()
         signal.pause()
+
+    def _start_store(self, objects: ObjectServer) -> None:
+        self._stack.enter_context(objects)
+        keys = {ACCESS_KEY_ENV: objects.access_key, SECRET_KEY_ENV: objects.secret_key}
+        self._stack.enter_context(changed_environment(keys))
+        self._say(f"an S3 server is up, at {objects.endpoint}, with the bucket {BUCKET}")
 
     def _start_cluster(self) -> None:
         directory = self.folder / "cluster"
@@ -147,14 +167,15 @@ class Demo:
 
     def _start_deliverer(self) -> None:
         self._file = self.folder / "pipeline.yaml"
-        self._file.write_text(_pipeline_text(self._connect))
+        self._file.write_text(_pipeline_text(self._connect, self._objects))
         self._pipeline: Pipeline = load_pipeline(self._file)
         self._store: ControlStore = self._stack.enter_context(
             closing(open_control_store(f"sqlite:{self.folder / 'control.db'}"))
         )
         self._deliverer = self._begin("deliver", "run", str(self._file))
         self._until(self._all_seeded, "20 tenants are seeded", self._deliverer)
-        self._say(f"Spark delivers two tables to each of {len(TENANTS)} tenants: ten in DuckLake, ten in Delta")
+        where = f", all in s3://{BUCKET}" if self._objects else ""
+        self._say(f"Spark delivers two tables to each of {len(TENANTS)} tenants: ten in DuckLake, ten in Delta{where}")
         threading.Thread(target=self._watch_lag, name="lag", daemon=True).start()
         threading.Thread(target=self._watch_tenants, name="readers", daemon=True).start()
         self._wait()
@@ -182,6 +203,17 @@ class Demo:
         self._until(lambda: self._least_complete() > before, "delivery continues", self._deliverer)
         self.result.resumed_s = time.monotonic() - began
         self._say(f"deliverer killed and restarted: delivery continued after {self.result.resumed_s:.1f} s")
+        self._wait()
+
+    def _kill_the_store(self, objects: ObjectServer) -> None:
+        objects.kill()
+        began = time.monotonic()
+        self._wait()
+        before = self._least_complete()
+        objects.restart()
+        self._until(lambda: self._least_complete() > before, "delivery continues", self._deliverer)
+        self.result.store_s = time.monotonic() - began
+        self._say(f"S3 server killed and restarted: delivery continued after {self.result.store_s:.1f} s")
         self._wait()
 
     def _close_shop(self) -> None:
@@ -283,10 +315,20 @@ class Demo:
             reader.close()
 
 
-def _pipeline_text(connect: str) -> str:
+def _pipeline_text(connect: str, objects: ObjectServer | None) -> str:
     lines = []
+    root = "" if objects is None else f"s3://{BUCKET}/"
     for number, tenant in enumerate(TENANTS, start=1):
-        delta = f', type: delta, path: "tenants/{tenant}/{{table}}"' if number >= DELTA_FROM else ""
+        delta = f', type: delta, path: "{root}tenants/{tenant}/{{table}}"' if number >= DELTA_FROM else ""
         lines.append(f"  - {{name: {tenant}{delta}}}")
     text = resources.files("trunkline.demo").joinpath("pipeline.yaml").read_text()
-    return text.replace("@connect@", connect).replace("@destinations@", "\n".join(lines))
+    access = f'endpoint: "{objects.endpoint}", access_key_env: {ACCESS_KEY_ENV}, secret_key_env: ' if objects else ""
+    words = {
+        "@connect@": connect,
+        "@destinations@": "\n".join(lines),
+        "@root@": root,
+        "@access@": f", {access}{SECRET_KEY_ENV}" if objects else "",
+    }
+    for word, filling in words.items():
+        text = text.replace(word, filling)
+    return text

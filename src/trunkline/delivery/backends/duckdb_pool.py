@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from trunkline.delivery.backends.sql import literal
 
-Extension = Literal["ducklake", "postgres_scanner", "sqlite_scanner"]
+Extension = Literal["avro", "ducklake", "httpfs", "iceberg", "postgres_scanner", "sqlite_scanner"]
 # After a rewrite of files DuckLake applies the newest version's statistics to reads of earlier versions: with these
 # optimizers, such reads lose or change rows.
 MISLED_OPTIMIZERS: Final = "compressed_materialization,statistics_propagation"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-FileStamp = tuple[int, int, int]  # inode, size, time of the last modification
+FileStamp = tuple[int | float | str, ...]  # inode or digest, size, time of the last modification
 
 
 def file_stamp(path: str | Path) -> FileStamp | None:

@@ -1,13 +1,15 @@
 """A session with a PostgreSQL server: connects on demand, has a time-out for every statement, reports what is known.
 
 Rules
- S1  Every statement goes through ``run``, ``copy_in`` or ``copy_out``, with a time-out. A connection whose server does
-     not respond in time is closed.
+ S1  Every statement goes through ``run``, ``send``, ``copy_in`` or ``copy_out``, with a time-out. A connection whose
+     server does not respond in time is closed.
  S2  A connection that was lost while idle is reopened, once, before the first statement: nothing had been sent.
  S3  If a connection is lost before ``COMMIT`` was sent, the transaction is rolled back (``Unreachable``). Afterwards,
      only an error of the server on a connection that stays open proves that nothing changed; all else is
      ``OutcomeUnknown``.
  S4  No message contains a password.
+ S5  Inside ``pipeline``, statements are sent without waiting for the responses of those before. The first error ends
+     it; the server skips the statements after that one.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ QUICK_MS: Final = 15_000  # a statement that touches a few rows, including the w
 BULK_MS: Final = 180_000  # a statement that moves a chunk of rows, or a commit; a slow disk must fit
 REBUILD_MS: Final = 4 * 3_600_000  # a statement that reads or rewrites a whole table: an index, another type
 IDLE_IN_TRANSACTION_MS: Final = 1_800_000  # then the server ends a silent client's transaction, and frees its locks
+PLANS_MAX: Final = 1_024  # that the server keeps for a connection; more: 10 KB of its memory each, fewer: plans again
 KEEPALIVE: Final = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -150,6 +153,27 @@ class PostgresSession:
         self._before(statement)
         return connection.execute(statement.encode(), parameters, prepare=prepare)
 
+    @contextmanager
+    def pipeline(self) -> Iterator[None]:
+        """Statements of ``send`` go out together (S5); all have their results when it ends."""
+        first: psycopg.Error | None = None
+        try:
+            with self._connected(BULK_MS).pipeline():
+                try:
+                    yield
+                except psycopg.Error as error:  # psycopg ends the pipeline first, else it logs that it cannot
+                    first = error
+        except psycopg.Error as error:
+            raise first or error from None
+        if first is not None:
+            raise first
+
+    def send(self, statement: str, parameters: Sequence[object] = ()) -> psycopg.Cursor[PostgresRow]:
+        """One statement of a pipeline, with parameters ``$1``, …; the server keeps its plan if it comes often."""
+        connection = self._connected(BULK_MS)
+        self._before(statement)
+        return psycopg.RawCursor(connection).execute(statement.encode(), parameters)
+
     def copy_in(self, statement: str, content: Buffer) -> int:
         """Run a ``COPY … FROM STDIN``; returns the number of rows."""
         connection = self._connected(BULK_MS)
@@ -252,6 +276,7 @@ class PostgresSession:
             connection.close()
             raise self._permanent(f"{self.place} is older than PostgreSQL 15; upgrade the server")
         connection.adapters.register_dumper(BinaryParameter, _BinaryDumper)
+        connection.prepared_max = PLANS_MAX
         connection.execute(SETTINGS)
         return connection
 

@@ -108,6 +108,10 @@ class Evolution(Struct, frozen=True):
     widened: Columns = ()
     problems: tuple[str, ...] = ()  # differences that a destination cannot follow, as text
 
+    @property
+    def none(self) -> bool:
+        return not (self.added or self.widened or self.problems)
+
 
 def evolution(source: Sequence[Column], destination: Sequence[Column]) -> Evolution:
     """Order and nullability of columns do not matter."""

@@ -17,7 +17,8 @@ import msgspec
 from trunkline.config import ENVIRONMENT
 from trunkline.delivery.changes.shape import secret_mark
 from trunkline.delivery.config.address_rules import identity
-from trunkline.delivery.config.addresses import Address, LogAddress
+from trunkline.delivery.config.addresses import Address, DeltaAddress, IcebergAddress, LakeAddress, LogAddress
+from trunkline.delivery.config.object_urls import LOGIN_FIELDS, STORE_FIELDS
 from trunkline.delivery.config.tree import DestinationConfig, Pipeline, TableConfig
 
 DIGEST_CHARS: Final = 16
@@ -29,7 +30,7 @@ def digest_of(pipeline: Pipeline, destination: DestinationConfig) -> str:
         _lasting(pipeline.source),
         pipeline.routing,
         pipeline.key,
-        destination.address,
+        _decisive(destination.address),
         destination.values,
         destination.mode,
     )
@@ -82,6 +83,7 @@ def _later(found: dict[str, object]) -> list[str]:
 
 def _destination(destination: DestinationConfig) -> dict[str, object]:
     found: dict[str, object] = msgspec.to_builtins(destination)
+    found["address"] = _lasting(destination.address)
     if destination.seed_from is None:
         del found["seed_from"]
     return found
@@ -91,7 +93,19 @@ def _lasting(address: Address) -> object:
     found: dict[str, object] = msgspec.to_builtins(address)
     if isinstance(address, LogAddress) and address.table is None:
         del found["table"]
+    if isinstance(address, LakeAddress | DeltaAddress):
+        found = {key: value for key, value in found.items() if key not in STORE_FIELDS or value is not None}
+    if isinstance(address, IcebergAddress):
+        found = {key: value for key, value in found.items() if value is not None}
     return found
+
+
+def _decisive(address: Address) -> object:
+    """Without the keys of an object store or a catalog: others open the same table."""
+    found = _lasting(address)
+    assert isinstance(found, dict)
+    hidden = (*STORE_FIELDS, *LOGIN_FIELDS) if isinstance(address, IcebergAddress) else STORE_FIELDS
+    return {key: value for key, value in found.items() if key not in hidden or key == "endpoint"}
 
 
 def _digest(value: object) -> str:

@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from trunkline.config import ENVIRONMENT, secret
 from trunkline.delivery.config.address_rules import (
-    DESTINATION_KINDS,
     KINDS,
     PLACEHOLDERS,
     SOURCE_KINDS,
-    TABLE_FIELDS,
     TABLE_PLACEHOLDERS,
+    VARIABLES,
     field_faults,
     filled,
     filled_text,
@@ -24,8 +23,9 @@ from trunkline.delivery.config.address_rules import (
     identity,
     located,
     placeholders,
+    table_fields,
 )
-from trunkline.delivery.config.addresses import Address
+from trunkline.delivery.config.addresses import Address, IcebergAddress
 from trunkline.delivery.config.cross_checks import (
     Own,
     Placed,
@@ -36,6 +36,8 @@ from trunkline.delivery.config.cross_checks import (
     environment_names,
 )
 from trunkline.delivery.config.destination_entries import EVERY_ROW, check_seeds, read_seed, read_values
+from trunkline.delivery.config.kinds import address_class, destination_kinds
+from trunkline.delivery.config.object_urls import STORE_KEYS, FilesAddress, access_faults, login_faults, store_url
 from trunkline.delivery.config.readable_part import invalid_file
 from trunkline.delivery.config.set_checks import check_sets
 from trunkline.delivery.config.table_entries import check_columns_of, read_mask, read_tables
@@ -83,12 +85,12 @@ class _Filling(Struct, frozen=True):
         name = self.name or SAMPLE
         return filled_text(text, name, self.values[0] if self.values else name)
 
-    def allowed_in(self, field: str) -> list[str]:
-        return [each for each in self.allowed if each not in TABLE_PLACEHOLDERS or field in TABLE_FIELDS]
+    def allowed_in(self, kind: type[Address], field: str) -> list[str]:
+        return [each for each in self.allowed if each not in TABLE_PLACEHOLDERS or field in table_fields(kind)]
 
-    def refusal(self, placeholder: str, field: str) -> str:
+    def refusal(self, placeholder: str, kind: type[Address], field: str) -> str:
         why = self.unvalued if placeholder in PLACEHOLDERS else ""
-        words = one_of([f"{{{each}}}" for each in self.allowed_in(field)])
+        words = one_of([f"{{{each}}}" for each in self.allowed_in(kind, field)])
         return f"{{{placeholder}}} cannot be filled in{why}; use {words}"
 
 
@@ -102,13 +104,28 @@ class _Loading:
         self._problems = problems
         unread = ("address", "seed_from")
         self._options = {name: key for name, key in keys_of(DestinationConfig).items() if name not in unread}
-        self._address_keys = {kind: keys_of(struct) for kind, struct in KINDS.items()}
+        self._kinds = dict(KINDS)  # and those of other packages that the file uses
+        self._unusable: dict[str, str] = {}  # and why
+        self._use_kinds()
+        self._address_keys = {kind: keys_of(struct) for kind, struct in self._kinds.items()}
         self._defaults: dict[str, YamlNode] = {}
         self._inherited: dict[str, Any] = {}
         self._routed = root.at("routing").value is not None
         self._is_set = "tables" in root.items()
         self._own: list[Own] = []
         self._variables: list[tuple[YamlNode, str]] = []  # and the nodes that name them
+
+    def _use_kinds(self) -> None:
+        """Load the kinds that the file names, and no others: a package that is broken concerns its users only."""
+        listed = self._root.at("destinations").value
+        owners = [self._root.at("defaults"), self._root.at("discover").at("template")]
+        owners += listed if isinstance(listed, list) else []
+        used = {value for each in owners if isinstance(value := each.at("type").value, str)}
+        for kind in sorted(used & set(destination_kinds()) - self._kinds.keys()):
+            try:
+                self._kinds[kind] = address_class(kind)
+            except ConfigError as error:
+                self._unusable[kind] = str(error)
 
     def pipeline(self) -> Pipeline:
         keys = keys_of(Pipeline)
@@ -145,9 +162,9 @@ class _Loading:
         if node.value is None:
             return {}
         shared = {name: key for name, key in self._options.items() if name not in OWN}
-        for kind in DESTINATION_KINDS:
-            shared |= self._address_keys[kind]
-        self._read_options(node, _optional(shared))
+        for kind in destination_kinds():
+            shared |= self._address_keys.get(kind, {})
+        self._read_options(node, _optional(shared), tuple(node.items()) if self._unusable else ())
         return node.items()
 
     def _source(self) -> Address | None:
@@ -176,7 +193,7 @@ class _Loading:
         if unvalued:
             allowed.remove("value")
         given = self._defaults | node.items()
-        table = self._table(node, given, options, DESTINATION_KINDS, self._filling(allowed, unvalued))
+        table = self._table(node, given, options, destination_kinds(), self._filling(allowed, unvalued))
         if "name" not in table.options or ("values" in node.items() and "values" not in table.options):
             return None
         own = {"values": (table.options["name"],) if self._routed else None, **table.options}
@@ -203,7 +220,7 @@ class _Loading:
             node = YamlNode(node.path, node.line, {})
         options = {name: key for name, key in self._options.items() if name not in OWN}
         given, filling = self._defaults | node.items(), self._filling(PLACEHOLDERS)
-        table = self._table(node, given, _optional(options), DESTINATION_KINDS, filling)
+        table = self._table(node, given, _optional(options), destination_kinds(), filling)
         if table.raw is None or table.address is None:
             return None
         raw = located(table.raw, self._folder)
@@ -228,6 +245,8 @@ class _Loading:
         kind = self._kind(node, given.get("type"), kinds)
         if kind is None:
             anything = {name: None for keys in self._address_keys.values() for name in keys}
+            if self._unusable:
+                anything |= dict.fromkeys(node.items())
             return _ReadTable({} if node.value is None else self._read_options(node, options, tuple(anything)))
         keys = {**options, **self._address_keys[kind]}
         if self._is_set and "table" in keys:
@@ -238,14 +257,29 @@ class _Loading:
             own = YamlNode(node.path, node.line, used)
         found = self._read_options(own, keys)
         texts = {name: found.pop(name) for name in self._address_keys[kind] if name in found}
-        if self._is_set and kind in ("ducklake", "postgres"):
+        if self._is_set and kind != "log" and "table" in self._address_keys[kind]:
             texts.setdefault("table", "" if filling is None else "{table}")
         if filling is not None:
             filling = replace(filling, name=found.get("name"), values=found.get("values") or ())
         ready = self._filled(kind, texts, own, given, filling)
         if self._problems.count > before:
             return _ReadTable(found)
-        return _ReadTable(found, KINDS[kind](**texts), located(KINDS[kind](**ready), self._folder))
+        made = self._kinds[kind]
+        if not self._reachable(made(**ready), own):
+            return _ReadTable(found)
+        return _ReadTable(found, made(**texts), located(made(**ready), self._folder))
+
+    def _reachable(self, address: Address, node: YamlNode) -> bool:
+        """Whether the keys for an object store fit together; the variables that they name are checked later."""
+        if not isinstance(address, FilesAddress):
+            return True
+        wrong = list(access_faults(address))
+        wrong += login_faults(address) if isinstance(address, IcebergAddress) else ()
+        for field, why in wrong:
+            self._problems.add(node.at(field), why)
+        if store_url(address) is not None and address.access_key_env is None and address.profile is None:
+            self._variables += [(node, variable) for variable in STORE_KEYS]
+        return not wrong
 
     def _read_options(self, node: YamlNode, keys: Mapping[str, Key], elsewhere: tuple[str, ...] = ()) -> dict[str, Any]:
         plain = {name: key for name, key in keys.items() if name not in FORMS}
@@ -261,9 +295,12 @@ class _Loading:
         if given is None and (node.value is None or isinstance(node.value, dict)):
             self._problems.add(node.at("type"), f"missing; it must be {one_of(kinds)}")
         elif given is not None:
-            if isinstance(given.value, str) and given.value in kinds:
+            if not isinstance(given.value, str) or given.value not in kinds:
+                self._problems.add(given, f"must be {one_of(kinds)}, it is {shown(given.value)}")
+            elif (why := self._unusable.get(given.value)) is not None:
+                self._problems.add(given, why)
+            else:
                 return given.value
-            self._problems.add(given, f"must be {one_of(kinds)}, it is {shown(given.value)}")
         return None
 
     def _filled(
@@ -281,10 +318,11 @@ class _Loading:
                 continue
             at = given.get(field, node)
             inside = placeholders(text) if filling is not None else set()
-            unknown = inside - set(filling.allowed_in(field)) if filling is not None else set()
+            allowed = filling.allowed_in(self._kinds[kind], field) if filling is not None else ()
+            unknown = inside - set(allowed)
             for each in sorted(unknown):
                 assert filling is not None
-                self._problems.add(at, filling.refusal(each, field))
+                self._problems.add(at, filling.refusal(each, self._kinds[kind], field))
             if not unknown:
                 ready[field] = filling.fill(text) if filling is not None and inside else text
                 sample = filled_with_table(ready[field], SAMPLE_TABLE) if inside else ready[field]
@@ -293,10 +331,10 @@ class _Loading:
 
     def _check_field(self, kind: str, field: str, text: str, node: YamlNode, name: str | None) -> None:
         """``name``: of the destination that filled placeholders in; empty: there were none; ``None``: a sample."""
-        wrong = list(field_faults(KINDS[kind], field, text))
+        wrong = list(field_faults(self._kinds[kind], field, text))
         for why in wrong:
             self._problems.add(node, why if name == "" else f"{why} (for {name or SAMPLE})")
-        if field in ("password_env", "token_env") and not wrong and name is not None:
+        if field.endswith(VARIABLES) and not wrong and name is not None:
             self._variables.append((node, text))
 
     def _check_variables(self) -> None:
@@ -304,7 +342,8 @@ class _Loading:
             return
         for node, variable in self._variables:
             try:
-                secret(variable, "the secret", self._environment)
+                what = "a key of the object store, or name a `profile`" if variable in STORE_KEYS else "the secret"
+                secret(variable, what, self._environment)
             except ConfigError as error:
                 self._problems.add(node, str(error))
 

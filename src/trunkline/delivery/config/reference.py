@@ -77,7 +77,8 @@ def reference() -> str:
 
 
 def _address_rows() -> list[str]:
-    rows = [f"| `type` | {', '.join(KINDS)} | required | selects the other keys; a source cannot be `postgres` |"]
+    note = "selects the other keys; a source cannot be `iceberg` or `postgres`"
+    rows = [f"| `type` | {', '.join(KINDS)} | required | {note} |"]
     for kind, address in KINDS.items():
         for name, key in keys_of(address).items():
             note = NOTES.get(f"{kind}.{name}") or NOTES[name]

@@ -8,8 +8,11 @@ from typing import Any, Final
 from trunkline.delivery.config.address_rules import (
     TABLE_PLACEHOLDERS,
     has_table,
+    kind_of,
+    lacks,
     placeholders,
     store_identity,
+    table_fields,
 )
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress
 from trunkline.delivery.config.cross_checks import Placed
@@ -67,7 +70,7 @@ def _check_addresses(
     for node, destination in everywhere:
         address = destination.address
         if many and not has_table(address):
-            where = "path" if isinstance(address, DeltaAddress) else "table"
+            where = table_fields(type(address))[0]
             problems.add(node.at(where), "gives every table of the source the same table; use {table} in it")
         elif _in_source(source, address, selection):
             why = (
@@ -77,12 +80,16 @@ def _check_addresses(
 
 
 def _check_histories(tables: Sequence[TableConfig], everywhere: Sequence[Placed], problems: Problems) -> None:
-    """A key has one open version, so no two rows may share one."""
+    """Mode history is one that the kind has. A key has one open version, so no two rows may share one."""
     for node, destination in everywhere:
         for entry in [each for each in tables if not each.table.startswith(LEFT_OUT)] or [TableConfig(table="")]:
             mode, policy = entry.mode or destination.mode, entry.duplicates or destination.duplicates
+            of = f" of {entry.table}" if entry.table else ""
+            if mode == "history" and lacks(destination.address, "history"):
+                kind = kind_of(destination.address)
+                problems.add(node.at("mode"), f"type {kind} has no mode history{of}; use mode mirror or append")
+                break
             if (mode, policy) == ("history", "warn"):
-                of = f" of {entry.table}" if entry.table else ""
                 why = f"mode history{of} keeps one open version of a key; use duplicates: halt, or mode mirror"
                 problems.add(node.at("duplicates"), why)
                 break

@@ -145,7 +145,7 @@ def allowed(wanted: inspect.Type) -> str:
         case inspect.BoolType():
             return "true or false"
         case inspect.IntType(ge=least, le=most):
-            return f"a whole number from {least} to {most}"
+            return "a whole number" if least is None or most is None else f"a whole number from {least} to {most}"
         case inspect.LiteralType(values=choices):
             return one_of([str(choice) for choice in choices])
         case inspect.VarTupleType(item_type=item):

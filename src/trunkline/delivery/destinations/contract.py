@@ -45,7 +45,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -141,6 +141,12 @@ class MemberStep(Struct, frozen=True):
         source = None if self.seeds else self.source
         ends = (self.through, self.through_mark)
         return PlannedWrite(self.expected, self.mark, *ends, self.token, source, self.repairs)
+
+    @property
+    def found_by(self) -> MemberTables:
+        """How its record is found (T9): by tables that it must have already, if the step has any."""
+        kept = [*(each.address for each in self.tables if not each.replaces), *self.known]
+        return MemberTables(self.member, self.home, tuple(kept or (each.address for each in self.tables)), self.living)
 
     @property
     def reached(self) -> Standing:
@@ -263,6 +269,31 @@ def result_of(
         case MemberFate.FAILED:
             assert error is not None
             return error
+
+
+def record_names(
+    members: Iterable[MemberTables], name_of: Callable[[Address], str], records: Mapping[str, Collection[str]]
+) -> dict[str, str | None]:
+    """The name under which the record of each member is stored (T9); ``None``: it has none.
+
+    ``records``: the tables of every record, by its name; ``name_of``: how records spell a table.
+    """
+    found: dict[str, str | None] = {each.member: each.member for each in members if each.member in records}
+    lacking = [each for each in members if each.member not in found]
+    free = [name for name in records if name not in found] if lacking else []
+    holders = {table: name for name in free for table in records[name]}  # a table is listed once
+    for member in lacking:
+        tables = {name_of(address) for address in member.tables}
+        holding = {holders[table] for table in tables if table in holders}
+        name = holding.pop() if len(holding) == 1 else None
+        own = name is not None and (tables <= {*records[name]} or renamed_from(name, member))
+        found[member.member] = name if own else None
+    return found
+
+
+def may_retire(member: MemberTables, stored: str, *, all_tables: bool) -> bool:
+    """Whether to retire a member removes the record that was found (T9); ``all_tables``: it lists exactly its own."""
+    return stored == member.member or (all_tables and renamed_within(stored, member.member))
 
 
 def renamed_within(stored: str, member: str) -> bool:

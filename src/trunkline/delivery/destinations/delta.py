@@ -1,4 +1,4 @@
-"""Delta tables in directories as a place, through delta-rs: each table commits alone (T10).
+"""Delta tables in directories as a place: each table commits alone (T10).
 
 A flush of one row should not cost a commit of each of thirty tables. So a table whose rows do not change is not
 written, and its own position stays behind. One table of a member *leads*: the member's position is the lead's.
@@ -44,114 +44,42 @@ Why this is exact
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping
 from typing import Final
-
-import pyarrow as pa
-from msgspec.structs import replace
 
 from trunkline.delivery.backends.delta_types import columns_of
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.config.addresses import Address, DeltaAddress
-from trunkline.delivery.destinations.contract import MemberResult, MemberTables, MemberWrite, Standing
-from trunkline.delivery.destinations.delta_log import CommitLost
-from trunkline.delivery.destinations.delta_member import MemberState
-from trunkline.delivery.destinations.delta_record import UNKNOWN, digest_of
-from trunkline.delivery.destinations.delta_step import apply_step
-from trunkline.delivery.destinations.delta_table import DeliveredTable
-from trunkline.errors import DestinationHalted, TrunklineError, Unreachable
+from trunkline.delivery.destinations.delta_log import LoadedVersion
+from trunkline.delivery.destinations.delta_table import DeliveredTable, PreparedTable
+from trunkline.delivery.destinations.lone_place import LonePlace
 
 TABLES_MAX: Final = 300  # with a loaded version each; more: more memory, fewer: large members read logs again
 
-READS: Final = (
-    20  # of all tables, until two in a row find the same; more: longer waits, fewer: errors while others write
-)
 
-
-class DeltaPlace:
+class DeltaPlace(LonePlace[LoadedVersion, PreparedTable]):
     """The tables of one destination, or of several: each is opened when it is first used."""
 
-    def __init__(self) -> None:
-        self._tables: OrderedDict[str, DeliveredTable] = OrderedDict()
+    def __init__(self, properties: Mapping[str, str] | None = None) -> None:
+        """``properties``: of tables that are created, besides those of ``delta_log``."""
+        self._properties = properties or {}
+        self._tables: OrderedDict[DeltaAddress, DeliveredTable] = OrderedDict()
 
     def _step(self, name: str) -> None:
         """Called before each access to the storage; tests stop the process here."""
 
-    def standings(self, members: Sequence[MemberTables]) -> dict[str, Standing | TrunklineError | None]:
-        found: dict[str, Standing | TrunklineError | None] = {}
-        for member in members:
-            try:
-                found[member.member] = self._state(member).standing()
-            except TrunklineError as error:
-                found[member.member] = error
-        return found
-
     def columns(self, address: Address) -> Columns | None:
-        loaded = self._table(address).log.load()
+        loaded = self._table(address).load()
         return None if loaded is None else columns_of(loaded.schema)
-
-    def apply(self, writes: Sequence[MemberWrite]) -> dict[str, MemberResult]:
-        """One member after the other."""
-        results: dict[str, MemberResult] = {}
-        for write in writes:
-            try:
-                results[write.step.member] = apply_step(write, self._table)
-            except TrunklineError as error:
-                results[write.step.member] = error
-        return results
-
-    def rows(self, member: MemberTables) -> tuple[Standing, list[Iterator[pa.RecordBatch]], Callable[[], None]]:
-        state = self._steady(member)
-        standing = state.standing()
-        if standing is None:
-            raise DestinationHalted(f"{member.member}: its tables have no position; seed the destination first")
-        found = []
-        for table in map(self._table, member.tables):
-            if (loaded := state.loaded[str(table.folder)]) is None:
-                raise DestinationHalted(f"{table.folder}: the table is not there; seed the destination again")
-            found.append(table.rows(loaded))
-        if standing.ahead:
-            own = [state.records.get(str(table.folder)) for table in map(self._table, member.tables)]
-            at = tuple(max(standing.position, each.position if each else 0) for each in own)
-            standing = replace(standing, at=at)
-        return standing, found, lambda: None
-
-    def retire(self, member: MemberTables) -> None:
-        """The lead last: as long as it is there, the member has a record. Those of another name stay: a digest does not
-        tell whether it is of the same pipeline (T9)."""
-        state = self._state(member)
-        if not all(record.member in (digest_of([member.member]), UNKNOWN) for record in state.records.values()):
-            return
-        for path in sorted(state.records, key=lambda path: (state.records[path].is_lead, path)):
-            loaded = state.loaded[path]
-            assert loaded is not None
-            try:
-                state.tables[path].log.retire(loaded)
-            except CommitLost as lost:
-                if lost.now is not None and lost.now.record is not None:
-                    raise Unreachable(str(lost)) from lost
 
     def close(self) -> None:
         self._tables.clear()
 
-    def _steady(self, member: MemberTables) -> MemberState:
-        """All tables as they were at one moment: the lead may be newer than a table that was read before it (E8)."""
-        state = self._state(member)
-        for _ in range(READS):
-            again = self._state(member)
-            if again.versions == state.versions:
-                return again
-            state = again
-        raise Unreachable(f"{member.member}: its tables change all the time; retrying")
-
-    def _state(self, member: MemberTables) -> MemberState:
-        return MemberState(member.member, member.tables, self._table)
-
     def _table(self, address: Address) -> DeliveredTable:
         assert isinstance(address, DeltaAddress)
-        if (table := self._tables.get(address.path)) is None:
+        if (table := self._tables.get(address)) is None:
             while len(self._tables) >= TABLES_MAX:
                 self._tables.popitem(last=False)
-            table = self._tables[address.path] = DeliveredTable(address, lambda name: self._step(name))
-        self._tables.move_to_end(address.path)
+            table = self._tables[address] = DeliveredTable(address, lambda name: self._step(name), self._properties)
+        self._tables.move_to_end(address)
         return table

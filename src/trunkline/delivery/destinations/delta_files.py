@@ -8,18 +8,30 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Self
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 from msgspec import Struct
 
-from trunkline.errors import Unreachable
+from trunkline.delivery.backends.object_errors import StoreError, StoreRefusal
+from trunkline.delivery.backends.table_folder import TableFolder
+from trunkline.delivery.destinations.delta_commit import AddedFile, MarkedFile
+from trunkline.delivery.destinations.delta_vectors import (
+    MARKED_MAX,
+    MARKED_SHARE,
+    DeletionVector,
+    inline_vector,
+    vector_of,
+)
+from trunkline.errors import DestinationHalted, Unreachable
 
 ROWS_PER_FILE: Final = 250_000  # more: one changed row costs more; fewer: more files to open and list
 BYTES_PER_FILE: Final = 128 << 20  # in memory, where rows are wide
@@ -34,7 +46,7 @@ class KeyBounds(Struct, frozen=True):
 
     lowest: Any
     highest: Any
-    nulls: bool
+    nulls: int  # -1: unknown
 
 
 class DeltaDataFile(Struct, frozen=True):
@@ -42,10 +54,29 @@ class DeltaDataFile(Struct, frozen=True):
     size_bytes: int
     rows: int | None  # None: another writer wrote no statistics
     bounds: dict[str, KeyBounds]  # by key column; a column without bounds may hold anything
+    vector: DeletionVector | None = None
+
+    @property
+    def live_rows(self) -> int | None:
+        """Without those that its vector marks."""
+        marked = 0 if self.vector is None else self.vector.record.cardinality
+        return None if self.rows is None else self.rows - marked
 
     @property
     def small(self) -> bool:
-        return self.rows is not None and self.rows < ROWS_PER_FILE // 2
+        return self.live_rows is not None and self.live_rows < ROWS_PER_FILE // 2
+
+
+class Statistics(Struct, frozen=True, rename="camel"):
+    """As in a commit."""
+
+    num_records: int | None = None
+    min_values: dict[str, Any] = {}
+    max_values: dict[str, Any] = {}
+    null_count: dict[str, Any] = {}
+
+
+_STATISTICS: Final = msgspec.json.Decoder(Statistics)
 
 
 def bounded(stored: pa.DataType) -> bool:
@@ -53,7 +84,9 @@ def bounded(stored: pa.DataType) -> bool:
     return bool(pa.types.is_integer(stored) or pa.types.is_string(stored))
 
 
-def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DeltaDataFile, ...]:
+def data_files(
+    table: DeltaTable, schema: pa.Schema, vectors: Mapping[str, DeletionVector]
+) -> tuple[DeltaDataFile, ...]:
     """The live files of the loaded version."""
     listed = pa.table(table.get_add_actions(flatten=True))
     names = [field.name for field in schema if bounded(field.type) and f"min.{field.name}" in listed.column_names]
@@ -62,21 +95,65 @@ def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DeltaDataFile, ...
     ).to_pylist()
     return tuple(
         DeltaDataFile(
-            row["path"], row["size_bytes"], row["num_records"], {n: b for n in names if (b := _bounds(row, n))}
+            row["path"],
+            row["size_bytes"],
+            row["num_records"],
+            {n: b for n in names if (b := _bounds(row, n))},
+            vectors.get(row["path"]),
         )
         for row in found
     )
+
+
+def added_file(added: AddedFile, schema: pa.Schema) -> DeltaDataFile:
+    """The file of a commit."""
+    try:
+        stats = _STATISTICS.decode(added.stats or "{}")
+    except msgspec.MsgspecError:
+        stats = Statistics()
+    bounds = {}
+    for name in stats.min_values.keys() & stats.max_values.keys():
+        at = schema.get_field_index(name)
+        lowest, highest = stats.min_values[name], stats.max_values[name]
+        if at >= 0 and bounded(kept := schema.field(at).type):
+            wanted = str if pa.types.is_string(kept) else int
+            if isinstance(lowest, wanted) and isinstance(highest, wanted):
+                bounds[name] = KeyBounds(lowest, highest, stats.null_count.get(name, -1))
+    vector = None if added.deletion_vector is None else inline_vector(added.deletion_vector)
+    return DeltaDataFile(added.path, added.size, stats.num_records, bounds, vector)
 
 
 def _bounds(row: dict[str, Any], name: str) -> KeyBounds | None:
     lowest, highest, nulls = row[f"min.{name}"], row[f"max.{name}"], row[f"null_count.{name}"]
     if lowest is None or highest is None:
         return None
-    return KeyBounds(lowest, highest, nulls != 0)
+    return KeyBounds(lowest, highest, -1 if nulls is None else nulls)
 
 
-def removal(file: DeltaDataFile) -> RemoveAction:
+def removal(file: DeltaDataFile) -> RemoveAction | MarkedFile:
+    if file.vector is not None:
+        return MarkedFile(file.path, file.size_bytes, "", file.vector, None)
     return RemoveAction(file.path, True, time.time_ns() // 1_000_000, file.size_bytes, {})
+
+
+def marking(file: DeltaDataFile, live: npt.NDArray[np.int64]) -> MarkedFile | None:
+    """Marks rows of a file, by their places among those that are not marked yet; ``None`` if they are too many, or
+    all (V1)."""
+    if file.rows is None:
+        return None
+    if file.vector is not None:
+        live = np.concatenate([np.flatnonzero(file.vector.kept(0, file.rows))[live], file.vector.positions])
+    if len(live) == file.rows or len(live) > MARKED_MAX or len(live) * MARKED_SHARE > file.rows:
+        return None
+    bounds = file.bounds.items()
+    stats = {
+        "numRecords": file.rows,
+        "minValues": {name: each.lowest for name, each in bounds},
+        "maxValues": {name: each.highest for name, each in bounds},
+        "nullCount": {name: each.nulls for name, each in bounds if each.nulls >= 0},
+        "tightBounds": False,
+    }
+    return MarkedFile(file.path, file.size_bytes, json.dumps(stats), file.vector, vector_of(live))
 
 
 class FileWriter:
@@ -87,7 +164,7 @@ class FileWriter:
     process.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, key: Sequence[str], step: Callable[[str], None]) -> None:
+    def __init__(self, folder: TableFolder, schema: pa.Schema, key: Sequence[str], step: Callable[[str], None]) -> None:
         self._folder = folder
         self._schema = schema
         self._bounded = [name for name in key if bounded(schema.field(name).type)]
@@ -103,7 +180,8 @@ class FileWriter:
     def __exit__(self, *_: object) -> None:
         if not self._kept:
             for action in self._written:
-                (self._folder / action.path).unlink(missing_ok=True)
+                with suppress(StoreError):  # vacuuming removes it
+                    self._folder.remove(action.path)
 
     def add(self, piece: pa.Table) -> None:
         for start in range(0, len(piece), ROWS_PER_FILE):
@@ -130,15 +208,20 @@ class FileWriter:
         self._pieces, self._rows, self._bytes = [], 0, 0
         self._step("write")
         name = f"part-{uuid.uuid4()}.parquet"
-        path = self._folder / name
         stats = json.dumps(_statistics(rows, self._bounded))
         self._written.append(AddAction(name, 0, {}, time.time_ns() // 1_000_000, True, stats))
         try:
-            pq.write_table(rows, path, use_dictionary=_repeating(rows), row_group_size=ROWS_PER_FILE)
-            self._written[-1].size = path.stat().st_size
+            written = self._folder.write(name, rows, use_dictionary=_repeating(rows), row_group_size=ROWS_PER_FILE)
+            self._written[-1].size = written
+        except StoreRefusal as error:
+            raise DestinationHalted(f"{self._folder}/{name} cannot be written: {error}; then resume") from None
+        except StoreError as error:
+            raise Unreachable(
+                f"{self._folder}/{name} cannot be written: {error}; nothing was changed, retrying"
+            ) from None
         except OSError as error:
             raise Unreachable(
-                f"{path} cannot be written: {error}; nothing was changed, free some space and retry"
+                f"{self._folder}/{name} cannot be written: {error}; nothing was changed, free some space and retry"
             ) from error
 
 

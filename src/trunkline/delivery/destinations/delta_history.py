@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trunkline.delivery.backends.delta_types import conformed
+from trunkline.delivery.backends.table_folder import TableFolder
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.history import (
@@ -39,8 +39,9 @@ from trunkline.delivery.destinations.delta_merge import (
     WAITING_BYTES_MAX,
     Indices,
     KeySet,
+    file_groups,
+    file_rows,
     held_rows,
-    opened,
     spelled_key,
 )
 from trunkline.delivery.destinations.delta_steps import FileSteps
@@ -52,7 +53,7 @@ class HistoryMerge:
 
     def __init__(
         self,
-        folder: Path,
+        folder: TableFolder,
         files: Sequence[DeltaDataFile],
         schema: pa.Schema,
         key: Sequence[str],
@@ -172,10 +173,8 @@ class HistoryMerge:
     def _open_rows(self, file: DeltaDataFile, names: Sequence[str]) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
         """These columns of a file, and which of its rows are open versions."""
         self._step("look up")
-        with opened(self._folder, file) as reader:
-            wanted = [self._stepped.held_name(name) for name in (*names, CURRENT)]
-            there = [name for name in wanted if name in reader.schema_arrow.names]
-            rows = self._stepped.rows(reader.read(columns=there, use_threads=False))
+        wanted = [self._stepped.held_name(name) for name in (*names, CURRENT)]
+        rows = self._stepped.rows(file_rows(self._folder, file, wanted))
         schema = pa.schema([self._schema.field(name) for name in (*names, CURRENT)])
         rows = conformed(rows, schema)
         return rows, pc.fill_null(rows.column(CURRENT), False).to_numpy()
@@ -187,14 +186,12 @@ class HistoryMerge:
         for file in self.touched:
             self._step("read")
             index, start = indices.get(file.path), 0
-            with opened(self._folder, file) as reader:
-                for group in range(reader.num_row_groups):
-                    rows = self._stepped.rows(reader.read_row_group(group, use_threads=False))
-                    rows = conformed(rows, self._schema)
-                    if index is not None:
-                        part, start = index[start : start + len(rows)], start + len(rows)
-                        rows = self._ended(rows, part, ends)
-                    yield rows
+            for group in file_groups(self._folder, file):
+                rows = conformed(self._stepped.rows(group), self._schema)
+                if index is not None:
+                    part, start = index[start : start + len(rows)], start + len(rows)
+                    rows = self._ended(rows, part, ends)
+                yield rows
 
     def _ended(self, rows: pa.Table, index: Indices, ends: pa.Table) -> pa.Table:
         """Rows with the ends that some of them get."""
@@ -211,4 +208,4 @@ class HistoryMerge:
 def _may_be_open(file: DeltaDataFile) -> bool:
     """A file whose versions all have an end holds no open one."""
     bounds = file.bounds.get(VALID_TO)
-    return bounds is None or bounds.nulls
+    return bounds is None or bounds.nulls != 0

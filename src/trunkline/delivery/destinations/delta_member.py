@@ -10,28 +10,29 @@ The source may have lost the table that leads before anyone could say so. Then i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Generic
 
-from trunkline.delivery.config.addresses import Address, DeltaAddress
+from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.destinations.contract import Standing
-from trunkline.delivery.destinations.delta_log import LoadedVersion
 from trunkline.delivery.destinations.delta_record import UNKNOWN, TableRecord, digest_of
-from trunkline.delivery.destinations.delta_table import DeliveredTable
-
-Opened = Callable[[Address], DeliveredTable]
+from trunkline.delivery.destinations.lone_tables import LoneTable, Prepared, Version
 
 
-class MemberState:
+class MemberState(Generic[Version, Prepared]):
     """What one read of all tables found, by path. A lead that is none of ``addresses`` is found, too."""
 
-    def __init__(self, member: str, addresses: Iterable[Address], opened: Opened) -> None:
+    def __init__(
+        self, member: str, addresses: Iterable[Address], opened: Callable[[Address], LoneTable[Version, Prepared]]
+    ) -> None:
         self.member = member
         found = (opened(address) for address in addresses)
-        self.tables: dict[str, DeliveredTable] = {str(table.folder): table for table in found}
-        self.loaded: dict[str, LoadedVersion | None] = {path: each.log.load() for path, each in self.tables.items()}
+        self.tables: dict[str, LoneTable[Version, Prepared]] = {table.path: table for table in found}
+        self.loaded: dict[str, Version | None] = {path: each.load() for path, each in self.tables.items()}
         self._sort()
-        if self.records and self.lead is None and (path := self._lead_beside()) is not None:
-            self.tables[path] = opened(DeltaAddress(path))
-            self.loaded[path] = self.tables[path].log.load()
+        if self.records and self.lead is None and (address := self._lead_beside()) is not None:
+            lead = opened(address)
+            self.tables[lead.path] = lead
+            self.loaded[lead.path] = lead.load()
             self._sort()
 
     def _sort(self) -> None:
@@ -41,7 +42,7 @@ class MemberState:
         self.foreign = {path for path in found if path not in mine}  # of other members
 
     @property
-    def versions(self) -> dict[str, int]:
+    def versions(self) -> dict[str, object]:
         return {path: -1 if each is None else each.version for path, each in self.loaded.items()}
 
     @property
@@ -69,13 +70,13 @@ class MemberState:
         """Whether a table is missing that the member had; one that is to join is not."""
         return None in self.loaded.values() and self.records[lead].tables == digest_of(self.loaded)
 
-    def _lead_beside(self) -> str | None:
-        """The path of the table that leads, in a directory of one of the others."""
+    def _lead_beside(self) -> Address | None:
+        """The address of the table that leads, in the folder or namespace of one of the others."""
         wanted = {record.leads for record in self.records.values()}
-        for folder in {self.tables[path].folder.parent for path in self.records}:
-            for beside in folder.iterdir():
-                if digest_of([str(beside)]) in wanted:
-                    return str(beside)
+        for table in [self.tables[path] for path in self.records]:
+            for path, address in table.beside():
+                if digest_of([path]) in wanted:
+                    return address
         return None
 
     def _own(self, records: Mapping[str, TableRecord]) -> set[str]:

@@ -5,14 +5,15 @@ Rules
  M2  A file is read only if its bounds allow for a staged key, and rewritten only if it holds one (or, if there are too
      many small files, to merge them).
  M3  Rows that stay in a file and rows that replace others of it are written together, so that bounds stay narrow.
- M4  Staged rows wait in memory up to a limit; beyond it they are written at once, and only their keys stay.
+ M4  In a table with deletion vectors, rows that a file loses are marked there if they are few (``delta_vectors``); then
+     the file stays, and rows that replace others are written with the new ones.
+ M5  Staged rows wait in memory up to a limit; beyond it they are written at once, and only their keys stay.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,11 +23,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trunkline.delivery.backends.delta_types import conformed
+from trunkline.delivery.backends.object_errors import StoreError
+from trunkline.delivery.backends.table_folder import TableFolder
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Columns, arrow_schema
 from trunkline.delivery.changes.rows import OP_COLUMN, DuplicatePolicy, Mode, Op
 from trunkline.delivery.destinations.contract import Applied
-from trunkline.delivery.destinations.delta_files import SMALL_FILES_MAX, DeltaDataFile, bounded
+from trunkline.delivery.destinations.delta_commit import MarkedFile
+from trunkline.delivery.destinations.delta_files import SMALL_FILES_MAX, DeltaDataFile, bounded, marking
 from trunkline.delivery.destinations.delta_steps import FileSteps
 from trunkline.errors import DuplicateKey, Unreachable
 
@@ -116,7 +120,7 @@ class DeltaMerge:
 
     def __init__(
         self,
-        folder: Path,
+        folder: TableFolder,
         files: Sequence[DeltaDataFile],
         schema: pa.Schema,
         key: Sequence[str],
@@ -124,8 +128,11 @@ class DeltaMerge:
         duplicates: DuplicatePolicy,
         step: Callable[[str], None],
         steps: ColumnSteps | None = None,
+        marks: bool = False,
     ) -> None:
         self.touched: list[DeltaDataFile] = []  # the files that the new ones replace
+        self.marked: list[MarkedFile] = []  # those that stay, without some rows (M4)
+        self._marks = marks
         self._folder = folder
         self._stepped = FileSteps(steps)
         self._files = [self._stepped.file(file) for file in files]
@@ -158,7 +165,7 @@ class DeltaMerge:
         self._found = np.zeros(len(ops), np.bool_)
         matched = self._matched() if self._key and len(ops) else {}
         self._check(ops)
-        self.touched = list(self._files) if whole else self._to_write(matched)
+        self.touched = list(self._files) if whole else list(self._to_write(matched))
         waiting = pa.concat_tables(self._waiting) if self._waiting else None
         left = ops[self._written_now :] != Op.REMOVE
         for file in self.touched:
@@ -221,11 +228,10 @@ class DeltaMerge:
         tables: list[pa.Table] = []
         for file in files:
             self._step("look up")
-            with opened(self._folder, file) as reader:
-                names = [name for name in map(self._stepped.held_name, self._key) if name in reader.schema_arrow.names]
-                rows = self._stepped.rows(reader.read(columns=names, use_threads=False))
-                tables.append(conformed(rows, schema))
-                portion.append((file, reader.metadata.num_rows))
+            names = [self._stepped.held_name(name) for name in self._key]
+            rows = self._stepped.rows(file_rows(self._folder, file, names))
+            tables.append(conformed(rows, schema))
+            portion.append((file, len(rows)))
             if sum(map(len, tables)) >= MATCHED_ROWS:
                 yield portion, pa.concat_tables(tables)
                 portion, tables = [], []
@@ -243,38 +249,64 @@ class DeltaMerge:
                 "make the key unique in the source or choose another, then seed the destination again"
             )
 
-    def _to_write(self, matched: dict[str, Indices]) -> list[DeltaDataFile]:
-        """The files that hold a staged key, and the small ones if there are too many (M2)."""
+    def _to_write(self, matched: dict[str, Indices]) -> Iterator[DeltaDataFile]:
+        """The files that hold a staged key, if it cannot be marked, and the small ones if there are too many (M2)."""
         small = [file for file in self._files if file.small]
         joined = {file.path for file in small} if self._written and len(small) > SMALL_FILES_MAX else set()
-        return [file for file in self._files if file.path in matched or file.path in joined]
+        for file in self._files:
+            if file.path in joined:
+                yield file
+            elif (index := matched.get(file.path)) is not None:
+                marked = marking(file, np.flatnonzero(index >= 0)) if self._marks else None
+                if marked is None:
+                    yield file
+                else:
+                    self.marked.append(marked)
 
     def _kept(self, file: DeltaDataFile, index: Indices | None) -> Iterator[pa.Table]:
         """The rows of a file that stay."""
         self._step("read")
-        with opened(self._folder, file) as reader:
-            start = 0
-            for group in range(reader.num_row_groups):
-                rows = self._stepped.rows(reader.read_row_group(group, use_threads=False))
-                rows = conformed(rows, self._schema)
-                if index is not None:
-                    end = start + len(rows)
-                    rows, start = rows.filter(pa.array(index[start:end] < 0)), end
-                yield rows
+        start = 0
+        for group in file_groups(self._folder, file):
+            rows = conformed(self._stepped.rows(group), self._schema)
+            if index is not None:
+                end = start + len(rows)
+                rows, start = rows.filter(pa.array(index[start:end] < 0)), end
+            yield rows
 
 
-def opened(folder: Path, file: DeltaDataFile) -> pq.ParquetFile:
+def opened(folder: TableFolder, file: DeltaDataFile) -> pq.ParquetFile:
     """Raises ``Unreachable`` if the file cannot be read."""
     try:
-        return pq.ParquetFile(folder / file.path, pre_buffer=False)
+        return folder.parquet(file.path, pre_buffer=False)
+    except StoreError as error:
+        raise Unreachable(f"{folder}: data file {file.path} cannot be read: {error}; retrying") from None
     except OSError as error:
         raise Unreachable(
             f"{folder}: data file {file.path} cannot be read: {error}; find out what removed it"
         ) from error
 
 
+def file_rows(folder: TableFolder, file: DeltaDataFile, names: Sequence[str]) -> pa.Table:
+    """The rows of a file that are not marked (V4), as far as it has these columns."""
+    with opened(folder, file) as reader:
+        rows = reader.read(columns=[name for name in names if name in reader.schema_arrow.names], use_threads=False)
+    return rows if file.vector is None else rows.filter(pa.array(file.vector.kept(0, len(rows))))
+
+
+def file_groups(folder: TableFolder, file: DeltaDataFile) -> Iterator[pa.Table]:
+    """The rows of a file that are not marked (V4), a row group at a time."""
+    start = 0
+    with opened(folder, file) as reader:
+        for group in range(reader.num_row_groups):
+            rows = reader.read_row_group(group, use_threads=False)
+            end = start + len(rows)
+            yield rows if file.vector is None else rows.filter(pa.array(file.vector.kept(start, end)))
+            start = end
+
+
 def held_rows(
-    folder: Path,
+    folder: TableFolder,
     files: Sequence[DeltaDataFile],
     stepped: FileSteps,
     schema: pa.Schema,
@@ -293,10 +325,8 @@ def held_rows(
     found = [stored.empty_table()]
     for file in known.candidates(files):
         step("look up")
-        with opened(folder, file) as reader:
-            names = [stepped.held_name(column.name) for column in read] + ([flag] if flag else [])
-            there = [name for name in names if name in reader.schema_arrow.names]
-            there_rows = reader.read(columns=there, use_threads=False)
+        names = [stepped.held_name(column.name) for column in read] + ([flag] if flag else [])
+        there_rows = file_rows(folder, file, names)
         rows = conformed(stepped.rows(there_rows), stored)
         mine = known.match(rows.select(known.names).columns) >= 0
         if flag:

@@ -32,6 +32,7 @@ LEADS: Final = "trunkline.leads"  # LEAD, or the digest of the path of the table
 GOING: Final = "trunkline.going"  # where the tables are on their way to
 GOING_MARK: Final = "trunkline.going_mark"
 TABLES: Final = "trunkline.tables"
+NUMBERS: Final = (POSITION, TOKEN, MARK, MARKED, MEMBER, LEADS, GOING, GOING_MARK, TABLES)
 NONE: Final = -1
 LEAD: Final = 1
 UNKNOWN: Final = 0  # a digest that an older release did not store
@@ -82,7 +83,7 @@ def numbers_of(record: TableRecord) -> dict[str, int]:
 
 
 def stored_record(stored: Callable[[str], int | None], source: str | None) -> StoredRecord:
-    """``stored`` gives a number by name: each costs a read of the log."""
+    """``stored`` gives a number by name."""
     role = stored(LEADS)
     position, token = stored(POSITION), stored(TOKEN)
     if source is None or position is None or token is None or position == NONE:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, Generic
 
-from deltalake.transaction import AddAction
 from msgspec.structs import replace
 
 from trunkline.core.fence import StoredPosition
@@ -22,10 +21,9 @@ from trunkline.delivery.destinations.contract import (
     result_of,
     stored,
 )
-from trunkline.delivery.destinations.delta_log import CommitLost, LoadedVersion
 from trunkline.delivery.destinations.delta_member import MemberState
 from trunkline.delivery.destinations.delta_record import UNKNOWN, TableRecord, digest_of
-from trunkline.delivery.destinations.delta_table import DeliveredTable, PreparedTable
+from trunkline.delivery.destinations.lone_tables import CommitLost, LoneTable, LoneVersion, Prepared, Version
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -37,7 +35,7 @@ from trunkline.errors import (
 TRIES: Final = 3  # of a step whose commits lose races; each prepares its rows again
 
 
-def apply_step(write: MemberWrite, table: Callable[[Address], DeliveredTable]) -> MemberResult:
+def apply_step(write: MemberWrite, table: Callable[[Address], LoneTable[Version, Prepared]]) -> MemberResult:
     """Do a step, and once more while other writers are faster (E6)."""
     wrote = False
     for _ in range(TRIES):
@@ -57,10 +55,10 @@ def apply_step(write: MemberWrite, table: Callable[[Address], DeliveredTable]) -
     raise Unreachable(str(last)) from last
 
 
-class DeltaStep:
+class DeltaStep(Generic[Version, Prepared]):
     """Reads, judges, prepares and commits. Raises ``CommitLost`` if another writer was faster."""
 
-    def __init__(self, write: MemberWrite, table: Callable[[Address], DeliveredTable]) -> None:
+    def __init__(self, write: MemberWrite, table: Callable[[Address], LoneTable[Version, Prepared]]) -> None:
         self.step = write.step  # a seed that began was planned from 0 since then
         self._rows = write.rows
         for each in write.step.tables:
@@ -68,10 +66,10 @@ class DeltaStep:
             if each.mode != "append" and not each.key:
                 raise ConfigError(f"mode {each.mode} needs a key; list its columns in `key`, or set mode: append")
         step = write.step
-        steps = {str(table(each.address).folder): each for each in step.tables}
+        steps = {table(each.address).path: each for each in step.tables}
         self._steps: dict[str, TableStep] = dict(sorted(steps.items()))
-        self._members = {*steps, *(str(table(address).folder) for address in step.known)}
-        self._leaving = {str(table(each.address).folder): each for each in step.leaving}
+        self._members = {*steps, *(table(address).path for address in step.known)}
+        self._leaving = {table(each.address).path: each for each in step.leaving}
         for path in self._members:
             self._leaving.pop(path, None)
         listed = (*(each.address for each in step.tables), *(each.address for each in step.leaving), *step.known)
@@ -149,7 +147,7 @@ class DeltaStep:
             if loaded is not None and record is None:
                 if not (self.step.replace_existing and each.replaces):
                     raise DestinationHalted(
-                        f"{path}: there is a Delta table that was not delivered; choose another path, or set "
+                        f"{path}: there is a table that was not delivered; choose another one, or set "
                         "replace_existing: true to replace it"
                     )
             elif record is None and not each.replaces and self.step.expected:
@@ -171,10 +169,10 @@ class DeltaStep:
 
     # ------------------------------------------------------------------------------------------------------ committing
 
-    def _commit(self, prepared: dict[str, PreparedTable]) -> MemberResult:
+    def _commit(self, prepared: dict[str, Prepared]) -> MemberResult:
         others = [path for path in sorted(self._members - {self._next_lead}) if self._changes(path, prepared)]
         leaving = [path for path in sorted(self._leaving) if path in self._state.records]
-        announced: LoadedVersion | None = None
+        announced: Version | None = None
         elsewhere = others or leaving or self._lead not in (None, self._next_lead)
         if elsewhere and not self.step.repairs:  # E7
             announced = self._announce(self._lead or self._next_lead, prepared)
@@ -191,14 +189,14 @@ class DeltaStep:
             self._leave(self._lead, announced)
         return total
 
-    def _changes(self, path: str, prepared: dict[str, PreparedTable]) -> bool:
+    def _changes(self, path: str, prepared: dict[str, Prepared]) -> bool:
         """Whether a table other than the next lead has to be committed: also to say which one leads."""
         record = self._state.records.get(path)
         if record is not None and record.leads != digest_of([self._next_lead]):
             return True
         return path in prepared and (record is None or self._whole or prepared[path].changes)
 
-    def _announce(self, path: str, prepared: dict[str, PreparedTable]) -> LoadedVersion | None:
+    def _announce(self, path: str, prepared: dict[str, Prepared]) -> Version | None:
         """Record in the lead where the tables are going (E2), or that all are written (E4); returns its version."""
         table, step, record = self._state.tables[path], self.step, self._state.records.get(path)
         own = prepared.get(path)
@@ -218,19 +216,19 @@ class DeltaStep:
                 table.commit_record(loaded, began)
             else:
                 assert own is not None
-                table.log.commit(loaded, own.schema, [], began, loaded is not None)
+                table.begin(own, began)
         except CommitLost as lost:
             self._check_lost(lost.now, path)
             raise
         if self._whole:
             self.step = replace(step, expected=0, mark="")
-        after = table.log.load()
-        if after is None or after.version != (0 if loaded is None else loaded.version + 1):
+        after = table.load()
+        if not table.is_next(after, loaded):
             self._check_lost(after, path)
-            raise CommitLost(table.folder, RuntimeError("another writer followed at once"), after)
+            raise CommitLost(table.path, RuntimeError("another writer followed at once"), after)
         return after
 
-    def _commit_table(self, path: str, prepared: PreparedTable | None, after: LoadedVersion | None) -> Applied:
+    def _commit_table(self, path: str, prepared: Prepared | None, after: Version | None) -> Applied:
         """``after``: the version that the lead has since it was prepared."""
         table, loaded = self._state.tables[path], self._state.loaded[path]
         record = self._record_of(path, loaded, prepared is None)
@@ -244,7 +242,7 @@ class DeltaStep:
                     return Applied(self.step.through)
                 table.commit_record(loaded, record)
         except CommitLost as lost:
-            if prepared is not None and _landed(lost.now, record, prepared):
+            if prepared is not None and table.landed(lost.now, record, prepared):
                 self.wrote = True
                 return prepared.applied
             self._check_lost(lost.now, path)
@@ -255,7 +253,7 @@ class DeltaStep:
         self.wrote = True
         return Applied(self.step.through) if prepared is None else prepared.applied
 
-    def _record_of(self, path: str, loaded: LoadedVersion | None, only_role: bool) -> TableRecord:
+    def _record_of(self, path: str, loaded: Version | None, only_role: bool) -> TableRecord:
         """After the step; ``only_role``: a table that does not lead stays where it is."""
         step = self.step
         role = None if loaded is None else loaded.stored.role
@@ -270,20 +268,20 @@ class DeltaStep:
             record = replace(record, standing=replace(loaded.record.standing, token=step.token))
         return replace(record, leads=digest_of([self._next_lead]))
 
-    def _leave(self, path: str, loaded: LoadedVersion | None) -> None:
+    def _leave(self, path: str, loaded: Version | None) -> None:
         table = self._state.tables[path]
         assert loaded is not None
         if self._leaving[path].drop:
             table.drop()
         else:
             try:
-                table.log.retire(loaded)
+                table.retire(loaded)
             except CommitLost as lost:
                 if lost.now is not None and lost.now.record is not None:
                     raise
         self.wrote = True
 
-    def _check_lost(self, now: LoadedVersion | None, path: str) -> None:
+    def _check_lost(self, now: LoneVersion | None, path: str) -> None:
         """Raises what the step came to, if a commit failed because another process did it or forbids it (E6)."""
         record = None if now is None else now.record
         if path in (self._lead, self._next_lead):
@@ -304,11 +302,5 @@ class _Judged(Exception):
         self.result = result
 
 
-def _landed(now: LoadedVersion | None, record: TableRecord, prepared: PreparedTable) -> bool:
-    """Whether a commit that was reported as failed has succeeded."""
-    added = {action.path for action in prepared.actions if isinstance(action, AddAction)}
-    return bool(added) and now is not None and now.record == record and added <= {file.path for file in now.files}
-
-
-def _is_at(now: LoadedVersion | None, position: int) -> bool:
+def _is_at(now: LoneVersion | None, position: int) -> bool:
     return now is not None and now.record is not None and now.record.position >= position

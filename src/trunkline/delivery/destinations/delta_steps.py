@@ -48,5 +48,5 @@ class FileSteps:
 
 def rewritten(steps: ColumnSteps, files: tuple[DeltaDataFile, ...]) -> str:
     """What was done, and its cost, for the operator."""
-    rows, size = sum(file.rows or 0 for file in files), sum(file.size_bytes for file in files)
+    rows, size = sum(file.live_rows or 0 for file in files), sum(file.size_bytes for file in files)
     return f"{steps.spelled()}; rewrote {plural(rows, 'row')} in {plural(len(files), 'file')}, {plural(size, 'byte')}"

@@ -10,30 +10,34 @@ Rules
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 
 import pyarrow as pa
+from deltalake.transaction import AddAction
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.delivery.backends.delta_types import columns_of, conformed, source_identity, stored_schema
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.object_errors import StoreError, StoreRefusal
 from trunkline.delivery.backends.sql import identifier
+from trunkline.delivery.backends.table_folder import table_folder
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import arrow_schema, evolution
 from trunkline.delivery.changes.history import HISTORY_NAMES, VALID_TO
-from trunkline.delivery.config.addresses import DeltaAddress
+from trunkline.delivery.config.addresses import Address, DeltaAddress
 from trunkline.delivery.destinations.contract import Applied, Batches, MemberStep, TableStep, checked_steps
+from trunkline.delivery.destinations.delta_commit import FileAction
 from trunkline.delivery.destinations.delta_files import FileWriter, removal
 from trunkline.delivery.destinations.delta_history import HistoryMerge
-from trunkline.delivery.destinations.delta_log import DeltaLog, FileAction, LoadedVersion
-from trunkline.delivery.destinations.delta_merge import DeltaMerge, opened
+from trunkline.delivery.destinations.delta_log import DeltaLog, LoadedVersion
+from trunkline.delivery.destinations.delta_merge import DeltaMerge, file_groups
 from trunkline.delivery.destinations.delta_record import TableRecord
 from trunkline.delivery.destinations.delta_steps import rewritten
+from trunkline.delivery.destinations.lone_tables import LoneVersion
 from trunkline.delivery.destinations.unstated import completed
-from trunkline.errors import ConfigError, DuplicateKey, SchemaMismatch, Unreachable
+from trunkline.errors import DestinationHalted, DuplicateKey, SchemaMismatch, Unreachable
 
 
 class PreparedTable(Struct, frozen=True):
@@ -55,12 +59,18 @@ class PreparedTable(Struct, frozen=True):
 class DeliveredTable:
     """A table. Caches the version that it loaded last, and checks for a newer one at each call."""
 
-    def __init__(self, address: DeltaAddress, step: Callable[[str], None]) -> None:
-        if "%" in address.path:
-            raise ConfigError(f"the path {address.path} has a percent sign, which delta-rs unescapes; rename it")
-        self.folder = Path(address.path).absolute()
-        self.log = DeltaLog(self.folder, step)
+    def __init__(self, address: DeltaAddress, step: Callable[[str], None], properties: Mapping[str, str]) -> None:
+        self.folder = table_folder(address)
+        self.address = address
+        self.log = DeltaLog(self.folder, step, properties)
         self._step = step
+
+    @property
+    def path(self) -> str:
+        return str(self.folder)
+
+    def load(self) -> LoadedVersion | None:
+        return self.log.load()
 
     def prepared(self, stack: ExitStack, step: MemberStep, table: TableStep, rows: Batches | None) -> PreparedTable:
         """On the version that was loaded last. Files are removed when ``stack`` ends, unless they are kept."""
@@ -91,7 +101,9 @@ class DeliveredTable:
         if table.mode == "history":
             merge = HistoryMerge(self.folder, files, schema, table.key, table.duplicates, self._step, steps)
         else:
-            merge = DeltaMerge(self.folder, files, schema, table.key, table.mode, table.duplicates, self._step, steps)
+            shape = (schema, table.key, table.mode, table.duplicates)
+            marks = loaded is not None and loaded.form.marks and not replace
+            merge = DeltaMerge(self.folder, files, *shape, self._step, steps, marks)
         if table.replaces:
             assert isinstance(merge, HistoryMerge)
             present = self._checked_keys(table, schema, batches)
@@ -101,7 +113,9 @@ class DeliveredTable:
         for piece in pieces:
             writer.add(piece)
         added = writer.finish()
-        removed = [] if replace else [removal(file) for file in merge.touched]
+        removed: list[FileAction] = [] if replace else [removal(file) for file in merge.touched]
+        if isinstance(merge, DeltaMerge):
+            removed += merge.marked
         reshaped = "" if steps is None else rewritten(steps, files)
         applied = merge.applied(step.through, reshaped, table.counts_missing)
         return PreparedTable(loaded, schema, [*removed, *added], replace, applied, writer.keep)
@@ -121,7 +135,7 @@ class DeliveredTable:
             piece = conformed(pa.Table.from_batches([batch]), schema)
             written += len(piece)
             writer.add(piece)
-        before = sum(file.rows or 0 for file in loaded.files) if loaded else 0
+        before = sum(file.live_rows or 0 for file in loaded.files) if loaded else 0
         applied = Applied(step.through, before, written)
         return PreparedTable(loaded, schema, writer.finish(), loaded is not None, applied, writer.keep)
 
@@ -130,33 +144,56 @@ class DeliveredTable:
         prepared.keep()
         self.log.commit(after or prepared.loaded, prepared.schema, prepared.actions, record, prepared.replace)
 
+    def begin(self, prepared: PreparedTable, record: TableRecord) -> None:
+        self.log.commit(prepared.loaded, prepared.schema, [], record, prepared.loaded is not None)
+
     def commit_record(self, loaded: LoadedVersion, record: TableRecord) -> None:
         self.log.commit(loaded, loaded.schema, [], record)
 
-    def drop(self) -> None:
-        """Remove the table: by a rename, so that it is there or not; a crash after it leaves a hidden directory."""
-        self._step("drop")
-        hidden = self.folder.with_name(f".{self.folder.name}.dropped")
+    def retire(self, loaded: LoadedVersion) -> None:
+        self.log.retire(loaded)
+
+    def landed(self, now: LoneVersion | None, record: TableRecord, prepared: PreparedTable) -> bool:
+        added = {action.path for action in prepared.actions if isinstance(action, AddAction)}
+        found = {file.path for file in now.files} if isinstance(now, LoadedVersion) and now.record == record else set()
+        return bool(added) and added <= found
+
+    def is_next(self, after: LoadedVersion | None, loaded: LoadedVersion | None) -> bool:
+        return after is not None and after.version == (0 if loaded is None else loaded.version + 1)
+
+    def beside(self) -> Iterator[tuple[str, Address]]:
+        """With the access of this one."""
         try:
-            shutil.rmtree(hidden, ignore_errors=True)
-            self.folder.rename(hidden)
+            yield from ((path, replace(self.address, path=path)) for path in self.folder.beside())
+        except OSError as error:
+            raise Unreachable(f"{self.folder}: the folders beside it cannot be listed: {error}; retrying") from error
+
+    def drop(self) -> None:
+        """Remove the table: after the first step it no longer exists, and the second one cleans up."""
+        self._step("drop")
+        steps = self.folder.drop()
+        try:
+            next(steps)
         except OSError as error:
             raise Unreachable(f"{self.folder}: the table cannot be removed: {error}; retrying") from error
         self.log.forget()
         self._step("clean up")
-        shutil.rmtree(hidden, ignore_errors=True)
+        with suppress(OSError):  # the next one that opens the table continues
+            next(steps, None)
 
-    def rows(self, loaded: LoadedVersion) -> Iterator[pa.RecordBatch]:
+    def rows(self, loaded: LoadedVersion, stack: ExitStack) -> Iterator[pa.RecordBatch]:
         travelling = arrow_schema(columns_of(loaded.schema))
         for file in loaded.files:
-            with opened(self.folder, file) as reader:
-                for group in range(reader.num_row_groups):
-                    rows = conformed(reader.read_row_group(group, use_threads=False), loaded.schema)
-                    yield from conformed(rows, travelling).to_batches()
+            for rows in file_groups(self.folder, file):
+                yield from conformed(conformed(rows, loaded.schema), travelling).to_batches()
 
     def _writer(self, stack: ExitStack, schema: pa.Schema, table: TableStep) -> FileWriter:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.prepare()
+        except StoreRefusal as error:
+            raise DestinationHalted(f"{self.folder}: {error}") from None
+        except StoreError as error:
+            raise Unreachable(f"{self.folder}: {error}; retrying") from None
         except OSError as error:
             raise Unreachable(
                 f"{self.folder}: the directory cannot be created: {error}; check the path and its permissions"

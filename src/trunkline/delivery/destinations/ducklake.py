@@ -5,6 +5,8 @@ and K6 in ``ducklake_table.py``; and here:
 
  K2  Rows are staged in temporary tables before the lake is attached: they block no other process while they arrive, and
      a transaction that begins again does not read them again.
+ K9  Ordinary flushes are written directly, in one transaction for all such members of a call; the others follow in one
+     transaction of the extension (``ducklake_direct``). What is ordinary is decided by the catalog, at each flush.
  K5  After a flush the files of tables that were written are compacted, each in a transaction of its own
      (``ducklake_upkeep.py``). This changes no row and may fail.
 """
@@ -20,12 +22,11 @@ import duckdb
 import pyarrow as pa
 
 from trunkline.delivery.backends.sql import literal
-from trunkline.delivery.changes.columns import Columns, arrow_schema, check_columns
+from trunkline.delivery.changes.columns import Columns, arrow_schema
 from trunkline.delivery.changes.rows import BATCH_ROWS
 from trunkline.delivery.config.addresses import Address, LakeAddress
 from trunkline.delivery.destinations.contract import (
     MemberResult,
-    MemberStep,
     MemberTables,
     MemberWrite,
     Standing,
@@ -35,14 +36,15 @@ from trunkline.delivery.destinations.ducklake_attachments import (
     LakeSession,
     process_lakes,
 )
+from trunkline.delivery.destinations.ducklake_direct.direct_lake import DirectLake, OrdinaryMember, is_direct
 from trunkline.delivery.destinations.ducklake_errors import NoLake, halted, may_happen_to_anybody
-from trunkline.delivery.destinations.ducklake_member import StagedMember, lake_address
-from trunkline.delivery.destinations.ducklake_records import MemberRecord, MemberRecords, check_name, table_name
+from trunkline.delivery.destinations.ducklake_member import StagedMember, check_step, lake_address
+from trunkline.delivery.destinations.ducklake_records import MemberRecord, MemberRecords, table_name
 from trunkline.delivery.destinations.ducklake_stage import TableStage, export_list
 from trunkline.delivery.destinations.ducklake_table import LakeTable
 from trunkline.delivery.destinations.ducklake_transaction import GroupTransaction
 from trunkline.delivery.destinations.ducklake_upkeep import Upkeep
-from trunkline.errors import ConfigError, DestinationHalted, OutcomeUnknown, Refused, TrunklineError
+from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, TrunklineError
 
 ORPHAN_AGE_S: Final = 86_400  # of an unreferenced file: younger ones may belong to a flush that is under way
 Found = TypeVar("Found")
@@ -50,11 +52,17 @@ Reading = tuple[Standing, list[Iterator[pa.RecordBatch]], Callable[[], None]]
 
 
 class DuckLakePlace:
-    """One catalog. Places of one process share a DuckDB instance, unless ``lakes`` gives another."""
+    """One catalog. Places of one process share a DuckDB instance, unless ``lakes`` gives another.
 
-    def __init__(self, address: LakeAddress, lakes: AttachedLakes | None = None) -> None:
+    ``direct`` writes the ordinary flushes (K9); ``None``: the extension writes all.
+    """
+
+    def __init__(
+        self, address: LakeAddress, lakes: AttachedLakes | None = None, *, direct: DirectLake | None = None
+    ) -> None:
         self._address = address
         self._lakes = process_lakes() if lakes is None else lakes
+        self._direct = direct
         self._upkeep = Upkeep()
         self._reading = ExitStack()  # the open session of ``rows``
 
@@ -122,6 +130,22 @@ class DuckLakePlace:
     # ----------------------------------------------------------------------------------------------------- writing
 
     def apply(self, writes: Sequence[MemberWrite]) -> dict[str, MemberResult]:
+        if self._direct is None:
+            return self._apply_by_extension(writes)
+        begun = time.monotonic()
+        outcome = self._direct.apply(writes)
+        if outcome.written:
+            self._look_after_direct(outcome.written, time.monotonic() - begun)
+        if not outcome.left:
+            return outcome.results
+        try:
+            return outcome.results | self._apply_by_extension(outcome.left)
+        except TrunklineError as error:
+            if not outcome.results:
+                raise
+            return outcome.results | {write.step.member: error for write in outcome.left}
+
+    def _apply_by_extension(self, writes: Sequence[MemberWrite]) -> dict[str, MemberResult]:
         begun = time.monotonic()
         with self._lakes.session(self._address) as lake:
             staged, results = self._staged(lake, writes)
@@ -147,7 +171,7 @@ class DuckLakePlace:
         failed: dict[str, MemberResult] = {}
         for step, rows in writes:
             try:
-                _check(step)
+                check_step(step)
                 stages = tuple(TableStage(table, f"{len(staged)}_{at}") for at, table in enumerate(step.tables))
                 for stage in stages:
                     stage.fill(lake, rows[stage.step.table]() if stage.step.table in rows else ())
@@ -179,6 +203,19 @@ class DuckLakePlace:
             lake.roll_back()
             lake.suspect = True
 
+    def _look_after_direct(self, written: Sequence[OrdinaryMember], took_s: float) -> None:
+        """The lake is attached only if there is something to do."""
+        tables = [table_name(staged.step.address) for each in written for staged in each.tables if staged.rows.num_rows]
+        self._upkeep.note(tables, [each.step.home for each in written], inlined=True)
+        if not self._upkeep.pending:
+            return
+        try:
+            with self._lakes.session(self._address) as lake:
+                self._lakes.when_free(lambda: lake.attach(writes=True))
+                self._upkeep.do(lake, took_s)
+        except (duckdb.Error, TrunklineError):  # the flush is done; the next one reports what is wrong here
+            return
+
     def clean_orphans(self, age_s: int = ORPHAN_AGE_S) -> int:
         """Delete unreferenced files of the whole lake, which killed processes leave; returns how many.
 
@@ -196,9 +233,6 @@ def _standing(record: MemberRecord, records: MemberRecords) -> Standing:
     return held if record.tables <= records.existing() else Standing(0, held.token, held.source)
 
 
-def _check(step: MemberStep) -> None:
-    for table in step.tables:
-        check_name(table.address)
-        check_columns(table.columns, table.key, None)
-        if table.mode != "append" and not table.key:
-            raise ConfigError(f"mode {table.mode} needs a key; list its columns in `key`, or set mode: append")
+def open_lake(address: LakeAddress) -> DuckLakePlace:
+    """The place as everybody but tests opens it."""
+    return DuckLakePlace(address, direct=DirectLake(address) if is_direct(address) else None)

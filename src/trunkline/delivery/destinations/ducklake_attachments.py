@@ -15,9 +15,11 @@ Rules
      an error the lake is attached again, and the transaction repeated; after a few times SQLite waits: then no new
      reader begins.
  L6  A commit to a catalog in PostgreSQL may be done though its answer is lost. New files of a transaction are kept
-     until that is known (``ducklake_kept_files.py``).
+     until that is known (``ducklake_kept_files.py``; on object stores, ``ducklake_store.py``).
  L7  DuckLake keeps every version of a lake's tables in memory, also of one that was detached, until the instance is
      closed. So a process that grew too much gets a new instance when no session is open.
+ L8  A catalog in SQLite is attached with a lease, and detached when a direct transaction wants it
+     (``backends/catalog_owners.py``). So one that is attached saw every direct commit of this process.
 """
 
 from __future__ import annotations
@@ -39,10 +41,13 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
+from trunkline.delivery.backends.catalog_owners import FileId, Lease, catalog_owners
 from trunkline.delivery.backends.duckdb_pool import extension_file, new_duckdb
 from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners, lake_url
+from trunkline.delivery.backends.object_store import access_of, create_secret
 from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.config.object_urls import store_url
 from trunkline.delivery.destinations.ducklake_errors import (
     FATAL,
     NOT_A_LAKE,
@@ -55,6 +60,7 @@ from trunkline.delivery.destinations.ducklake_errors import (
 )
 from trunkline.delivery.destinations.ducklake_journal import ROLLBACK, mend_journal
 from trunkline.delivery.destinations.ducklake_kept_files import KeptFiles, forget
+from trunkline.delivery.destinations.ducklake_store import objects_stay
 from trunkline.errors import OutcomeUnknown, TrunklineError, Unreachable
 
 # Catalogs that stay attached: attaching and reading the schema costs a third of a small flush. One in SQLite takes
@@ -86,6 +92,7 @@ class CatalogKey(Struct, frozen=True):
     location: str
     data_path: str | None
     password_env: str | None
+    access: tuple[str, ...]  # to an object store
 
 
 class _Attached(Struct):
@@ -96,6 +103,12 @@ class _Attached(Struct):
     users: int = 0
     suspect: bool = False
     files: KeptFiles | None = None
+    lease: Lease | None = None
+
+    def released(self) -> None:
+        """It is detached, or can no longer be used."""
+        if self.lease is not None:
+            self.lease.release()
 
 
 class LakeSession:
@@ -154,7 +167,8 @@ class LakeSession:
         files = self._attached.files
         kept = [] if files is None else files.keep(self._begun_s)
         try:
-            self.run("COMMIT")
+            with objects_stay(self._attached.instance, self.address):
+                self.run("COMMIT")
         except duckdb.Error as error:
             found = commit_error(error, self.address)
             if isinstance(found, CommitConflict):
@@ -184,6 +198,7 @@ class AttachedLakes:
         self._memory_mb = 0  # of the process when the instance was made
         self._lock = threading.Lock()
         self._released = threading.Condition(self._lock)  # notified when a session ends
+        catalog_owners().join(self)
 
     def run(self, cursor: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyConnection:
         """All statements pass here."""
@@ -227,7 +242,15 @@ class AttachedLakes:
             if self._instance is not None:
                 self._instance.close()
             self._instance = None
-            self._attached.clear()
+            self._clear()
+
+    def detach_idle(self, file: FileId) -> None:
+        """L8."""
+        with self._lock:
+            idle = [each for each in self._attached.values() if each.lease is not None and each.users == 0]
+            for each in idle:
+                if each.lease is not None and each.lease.file == file:
+                    self._detach(each)
 
     # ---------------------------------------------------------------------------------------------------- attaching
 
@@ -235,15 +258,14 @@ class AttachedLakes:
         self, address: LakeAddress, *, create: bool = False, writes: bool = False, patient: bool = False
     ) -> _Attached:
         """``patient``: SQLite waits for readers at a commit."""
-        catalog = CatalogKey(address.catalog, address.data_path, address.password_env)
+        catalog = CatalogKey(address.catalog, address.data_path, address.password_env, access_of(address))
         with self._lock:
             if writes and self._mended_journal(address) and (stale := self._attached.get(catalog)) and not stale.users:
                 self._detach(stale)  # its connections do not know yet
             kind, _ = catalog_location(address.catalog)
             attached = self._attached.get(catalog)
             if attached is None:
-                alias = self._attach_when_free(address, create=create, patient=patient)
-                attached = _Attached(catalog, kind, alias, self._instance)
+                attached = self._new(catalog, kind, address, create=create, patient=patient)
                 self._attached[catalog] = attached
             if kind == "postgres":
                 self._settle_files(attached)
@@ -255,7 +277,7 @@ class AttachedLakes:
         """A suspect lake is detached after its last user."""
         with self._lock:
             attached.users -= 1
-            attached.suspect = attached.suspect or suspect
+            attached.suspect = attached.suspect or suspect or attached.instance is not self._instance
             self._released.notify_all()
             if attached.suspect and (attached.users == 0 or attached.kind == "sqlite"):
                 self._detach(attached)
@@ -263,6 +285,16 @@ class AttachedLakes:
                 idle = [each for each in self._attached.values() if each.users == 0 and each.kind == attached.kind]
                 for each in idle[: max(0, len(idle) - ATTACHED_MAX[attached.kind])]:
                     self._detach(each)
+
+    def _new(self, catalog: CatalogKey, kind: str, address: LakeAddress, *, create: bool, patient: bool) -> _Attached:
+        lease = catalog_owners().attaching(catalog_location(address.catalog)[1]) if kind == "sqlite" else None
+        try:
+            alias = self._attach_when_free(address, create=create, patient=patient)
+        except BaseException:
+            if lease is not None:
+                lease.release()
+            raise
+        return _Attached(catalog, kind, alias, self._instance, lease=lease)
 
     def _attach_when_free(self, address: LakeAddress, *, create: bool, patient: bool) -> str:
         """A detached file stays open until all queries that ran at that moment end."""
@@ -279,6 +311,7 @@ class AttachedLakes:
         kind, location = catalog_location(address.catalog)
         for extension in catalog_scanners(address):
             instance.execute(f"LOAD {literal(str(extension_file(extension)))}")
+        self._grant(instance, address)
         options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
         options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
         if kind != "postgres" and _is_new(Path(location), address, create=create):
@@ -298,24 +331,44 @@ class AttachedLakes:
             raise
         return alias
 
+    def _grant(self, instance: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
+        """Access to an object store: one for each data path at a time."""
+        if store_url(address) is None:
+            return
+        for each in [each for each in self._attached.values() if each.catalog.data_path == address.data_path]:
+            if each.catalog.access != access_of(address) and each.users:
+                raise Unreachable(
+                    f"another lake of this process uses {address.data_path} with other access; retrying, give each "
+                    "its own data_path if this persists"
+                )
+            if each.catalog.access != access_of(address):
+                self._detach(each)
+        create_secret(instance, address)
+
     def _detach(self, attached: _Attached) -> None:
         """It is given out no more, and detached if no session uses it."""
         if self._attached.get(attached.catalog) is attached:
             del self._attached[attached.catalog]
-        if attached.users or self._instance is None or attached.instance is not self._instance:
-            return  # it is in use, or was closed with the instance
-        try:
-            self.run(self._instance, f"DETACH {attached.alias}")
-        except duckdb.Error:
-            self._forget_instance()
+        if attached.users:
+            return
+        if self._instance is not None and attached.instance is self._instance:  # else it was closed with the instance
+            try:
+                self.run(self._instance, f"DETACH {attached.alias}")
+            except duckdb.Error:
+                self._forget_instance()
+        attached.released()
 
     def _mended_journal(self, address: LakeAddress) -> bool:
         """Whether a catalog has a journal that it should have, and had not when it was attached (L4)."""
         kind, location = catalog_location(address.catalog)
         if kind != "sqlite" or location in self._journals or not Path(location).exists():
             return False
-        if not mend_journal(self._running(), location):
-            return False
+        lease = catalog_owners().attaching(location)
+        try:
+            if not mend_journal(self._running(), location):
+                return False
+        finally:
+            lease.release()
         self._journals.add(location)
         return True
 
@@ -368,6 +421,13 @@ class AttachedLakes:
     def _forget_instance(self) -> None:
         """After a fatal error. The instance is closed with its last connection."""
         self._instance = None
+        self._clear()
+
+    def _clear(self) -> None:
+        """Lakes of a former instance. One that is in use is released by its last session."""
+        for each in self._attached.values():
+            if each.users == 0:
+                each.released()
         self._attached.clear()
 
     def _new_instance(self) -> duckdb.DuckDBPyConnection:

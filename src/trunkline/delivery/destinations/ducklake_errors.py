@@ -10,7 +10,7 @@ from typing import Final
 import duckdb
 
 from trunkline.delivery.backends.ducklake_attachment import NEEDS_DATA_PATH, password_part
-from trunkline.delivery.backends.sql import first_line
+from trunkline.delivery.backends.object_errors import StoreRefusal, store_error, store_reason
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreachable
 
@@ -97,7 +97,8 @@ def translated_errors(address: LakeAddress) -> Iterator[None]:
                 f"rows on their way to {what} do not fit into the temporary directory {tempfile.gettempdir()} "
                 f"({said}); free its disk, or let TMPDIR name another directory; retrying"
             ) from error
-        transient = isinstance(error, TRANSIENT) and not any(text in said for text in PERMANENT)
+        refused = isinstance(store_error(error, address), StoreRefusal) or any(text in said for text in PERMANENT)
+        transient = isinstance(error, TRANSIENT) and not refused
         if transient or any(text in str(error) for text in BUSY):
             raise Unreachable(f"{what} cannot be reached ({said}); retrying") from error
         raise halted(error, what, address) from error
@@ -105,4 +106,5 @@ def translated_errors(address: LakeAddress) -> Iterator[None]:
 
 def reason(error: duckdb.Error, address: LakeAddress) -> str:
     """The message of DuckDB, without the password that it repeats."""
-    return first_line(error).replace(password_part(address) or "\0", "")[:REASON_CHARACTERS_MAX]
+    said = store_reason(error, address)
+    return said.replace(password_part(address) or "\0", "")[:REASON_CHARACTERS_MAX]

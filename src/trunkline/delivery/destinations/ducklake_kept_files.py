@@ -10,8 +10,9 @@ Rules
      looks when it attaches the lake, and the one that lost the answer looks at once: a commit may come late.
  N3  A second name is removed after ``KEPT_S_MAX``: its file is there, or no commit named it. The process that made it
      may have been killed.
- N4  This needs a lake in a directory, on a file system with hard links. Elsewhere nothing is kept: if a catalog names a
-     file that was removed, the destination must be seeded again.
+ N4  This needs a lake in a directory, on a file system with hard links. Without hard links nothing is kept: if a
+     catalog names a file that was removed, the destination must be seeded again. Objects are kept otherwise
+     (``ducklake_store.py``).
 """
 
 from __future__ import annotations

@@ -7,14 +7,20 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from trunkline.core.fence import StoredPosition
-from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.columns import Columns, check_columns
 from trunkline.delivery.config.addresses import Address, LakeAddress
 from trunkline.delivery.destinations.contract import Applied, MemberStep, MemberTables, Standing, TableStep, stored
 from trunkline.delivery.destinations.ducklake_attachments import LakeSession
-from trunkline.delivery.destinations.ducklake_records import MemberRecord, RecordChange, TableName, table_name
+from trunkline.delivery.destinations.ducklake_records import (
+    MemberRecord,
+    RecordChange,
+    TableName,
+    check_name,
+    table_name,
+)
 from trunkline.delivery.destinations.ducklake_stage import TableStage
 from trunkline.delivery.destinations.ducklake_table import LakeTable, TablePlan
-from trunkline.errors import DestinationHalted
+from trunkline.errors import ConfigError, DestinationHalted
 
 
 class StagedMember(Struct, frozen=True):
@@ -118,3 +124,12 @@ class LakeMember:
 def lake_address(address: Address) -> LakeAddress:
     assert isinstance(address, LakeAddress)
     return address
+
+
+def check_step(step: MemberStep) -> None:
+    """Raises ``ConfigError`` for what no table can be."""
+    for table in step.tables:
+        check_name(table.address)
+        check_columns(table.columns, table.key, None)
+        if table.mode != "append" and not table.key:
+            raise ConfigError(f"mode {table.mode} needs a key; list its columns in `key`, or set mode: append")

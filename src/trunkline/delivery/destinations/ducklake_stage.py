@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, ClassVar, Final, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -15,7 +15,6 @@ from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.history import CURRENT
 from trunkline.delivery.changes.rows import BATCH_ROWS, OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import TableStep
-from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 from trunkline.delivery.destinations.unstated import divided, filled
 
 DUPLICATE: Final = "trunkline-duplicate-key:"  # the error of the guard in ``delete_statement``, before the key
@@ -25,8 +24,24 @@ KEYS: Final = "_trunkline_keys"
 KEY_CHARACTERS_MAX: Final = 200  # characters of a key in a message
 
 
+class RowSession(Protocol):
+    """A connection of DuckDB in which a table is written: of a lake, or of an Iceberg catalog."""
+
+    @property
+    def alias(self) -> str:
+        """The name under which the catalog is attached."""
+        ...
+
+    @property
+    def cursor(self) -> duckdb.DuckDBPyConnection: ...
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]: ...
+
+    def read(self, statement: str, batch_rows: int) -> pa.RecordBatchReader: ...
+
+
 @contextmanager
-def incoming(lake: LakeSession, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
+def incoming(lake: RowSession, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
     """Batches as the table ``INCOMING``, which can be read once. Errors of the iterable are raised unchanged."""
     failed: list[BaseException] = []
 
@@ -52,6 +67,8 @@ def incoming(lake: LakeSession, schema: pa.Schema, batches: Iterable[pa.RecordBa
 class TableStage:
     """The staged rows of one table of one member, in a temporary table of one connection, which spills to disk."""
 
+    row_number: ClassVar[str] = "rowid"  # a column of every table of this kind that is never negative
+
     def __init__(self, step: TableStep, number: str) -> None:
         self.step = step
         self.name = f"{STAGED}_{number}"
@@ -60,7 +77,7 @@ class TableStage:
         self.null_safe = False  # whether a key has a NULL, or a text with a NUL
         self._partial: pa.Table | None = None  # rows that lack values; they are staged when those are known (T8)
 
-    def fill(self, lake: LakeSession, batches: Iterable[pa.RecordBatch]) -> None:
+    def fill(self, lake: RowSession, batches: Iterable[pa.RecordBatch]) -> None:
         whole: Iterable[pa.RecordBatch] = batches
         if not self.step.replaces:
             whole, self._partial = divided(batches)
@@ -69,7 +86,7 @@ class TableStage:
         with incoming(lake, self._schema(), map(self._counted, whole)):
             lake.run(f"CREATE TEMP TABLE {self.name} AS {self._incoming_rows()}")
 
-    def complete(self, lake: LakeSession, table: str, what: str) -> None:
+    def complete(self, lake: RowSession, table: str, what: str) -> None:
         """Stage the rows that lacked values, in the transaction that applies them: if it fails, that is undone, too."""
         if self._partial is None:
             return
@@ -127,7 +144,7 @@ class TableStage:
     def delete_statement(self, table: str) -> str:
         """The guard refers to a row of the table as well, or DuckDB evaluates it for staged rows without a match."""
         guard = (
-            f" AND CASE WHEN s.{OP_COLUMN} = {int(Op.INSERT)} AND t.rowid >= 0 "
+            f" AND CASE WHEN s.{OP_COLUMN} = {int(Op.INSERT)} AND t.{self.row_number} >= 0 "
             f"THEN error({literal(DUPLICATE)} || {key_text(self.step.key, 's.')}) ELSE true END"
         )
         guarded = guard if self.step.duplicates == "halt" else ""

@@ -17,15 +17,14 @@ import pyarrow as pa
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.column_steps import ColumnSteps, renaming
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.destinations.ducklake_attachments import LakeSession
-from trunkline.delivery.destinations.ducklake_stage import cast_list
+from trunkline.delivery.config.addresses import IcebergAddress, LakeAddress
+from trunkline.delivery.destinations.ducklake_stage import RowSession, cast_list
 from trunkline.plural import plural
 
 DEFAULTS: Final = "_trunkline_defaults"
 
 
-def follow_steps(lake: LakeSession, address: LakeAddress, steps: ColumnSteps) -> str:
+def follow_steps(lake: RowSession, address: LakeAddress | IcebergAddress, steps: ColumnSteps) -> str:
     """Returns what was done."""
     table = f"{lake.alias}.{identifier(address.schema)}.{identifier(address.table)}"
     recorded = _recorded_defaults(lake, address) if steps.widened else set()
@@ -46,13 +45,13 @@ def follow_steps(lake: LakeSession, address: LakeAddress, steps: ColumnSteps) ->
     lasting = tuple(before.name for before, _ in steps.widened if before.name in recorded)
     if others or lasting:
         named = [now for name in lasting if (now := steps.now(name)) is not None]
-        done += f"; rewrote {plural(_update(lake, table, steps, others, named), 'row')}"
+        done += f"; rewrote {plural(update_rows(lake, table, steps, others, named), 'row')}"
     for _, wide in steps.widened:
         lake.run(f"ALTER TABLE {table} ALTER COLUMN {identifier(wide.name)} SET DATA TYPE {wide.type}")
     return done
 
 
-def _recorded_defaults(lake: LakeSession, address: LakeAddress) -> set[str]:
+def _recorded_defaults(lake: RowSession, address: LakeAddress | IcebergAddress) -> set[str]:
     """The columns for which the catalog records a default of older rows."""
     catalog = f"__ducklake_metadata_{lake.alias}"
     found = lake.run(
@@ -64,7 +63,7 @@ def _recorded_defaults(lake: LakeSession, address: LakeAddress) -> set[str]:
     return {name for (name,) in found}
 
 
-def _defaults(lake: LakeSession, steps: ColumnSteps) -> tuple[dict[str, str], Columns]:
+def _defaults(lake: RowSession, steps: ColumnSteps) -> tuple[dict[str, str], Columns]:
     """The defaults that are not NULL: as texts, which DuckDB casts to the type of their column; and all others."""
     row = steps.default_row()
     columns = tuple(column for column in steps.added if row.column(column.name).null_count == 0)
@@ -85,7 +84,7 @@ def _cast(column: Column) -> str:
     return f"CAST({identifier(column.name)} AS {column.type})"
 
 
-def _update(lake: LakeSession, table: str, steps: ColumnSteps, columns: Columns, lasting: list[str]) -> int:
+def update_rows(lake: RowSession, table: str, steps: ColumnSteps, columns: Columns, lasting: list[str]) -> int:
     """Write defaults of new columns, and the values of others, into every row; returns how many there are."""
     sets = [f"{identifier(column.name)} = d.{identifier(column.name)}" for column in columns]
     sets += [f"{identifier(name)} = t.{identifier(name)}" for name in lasting]

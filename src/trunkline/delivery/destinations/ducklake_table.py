@@ -17,9 +17,8 @@ from trunkline.delivery.backends.sql import first_line, identifier
 from trunkline.delivery.changes.column_steps import ColumnSteps
 from trunkline.delivery.changes.columns import Column, Columns, Evolution, evolution
 from trunkline.delivery.changes.history import HISTORY_NAMES
-from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.config.addresses import IcebergAddress, LakeAddress
 from trunkline.delivery.destinations.contract import Applied, MemberStep, TableStep, checked_steps
-from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 from trunkline.delivery.destinations.ducklake_history import (
     close_gone_statement,
     close_statement,
@@ -27,7 +26,7 @@ from trunkline.delivery.destinations.ducklake_history import (
     second_open_statement,
     supersede_statement,
 )
-from trunkline.delivery.destinations.ducklake_stage import DUPLICATE, TableStage
+from trunkline.delivery.destinations.ducklake_stage import DUPLICATE, RowSession, TableStage
 from trunkline.delivery.destinations.ducklake_steps import follow_steps
 from trunkline.errors import DuplicateKey, SchemaMismatch
 
@@ -44,11 +43,11 @@ class TablePlan(Struct, frozen=True):
 class LakeTable:
     """A table of one member, in the transaction of one session."""
 
-    def __init__(self, lake: LakeSession, address: LakeAddress) -> None:
+    def __init__(self, lake: RowSession, address: LakeAddress | IcebergAddress) -> None:
         self._lake = lake
         self._address = address
         self.path = f"{lake.alias}.{identifier(address.schema)}.{identifier(address.table)}"
-        self.what = f"table {address.schema}.{address.table} of {address.catalog}"
+        self.what = table_text(address)
 
     def columns(self) -> Columns | None:
         try:
@@ -75,7 +74,7 @@ class LakeTable:
         unshaped = plan.steps is None and not plan.change.added and not plan.change.widened
         if careful and unshaped and stage.rows and (step.mode, step.duplicates) == ("mirror", "halt"):
             for (key,) in self._lake.run(stage.taken_statement(self.path)):
-                raise self._duplicate(key)
+                raise duplicate_key(self.what, key)
         return plan
 
     def _reshaping(self, member: MemberStep, step: TableStep, held: Columns) -> TablePlan:
@@ -137,7 +136,7 @@ class LakeTable:
             _, found, key = first_line(error).partition(DUPLICATE)
             if not found:
                 raise
-            raise self._duplicate(key) from error
+            raise duplicate_key(self.what, key) from error
         return int(removed)
 
     def _close_versions(self, stage: TableStage) -> tuple[int, int]:
@@ -149,14 +148,8 @@ class LakeTable:
             [(again,)] = self._lake.run(supersede_statement(stage, self.path))
         else:
             for (key,) in self._lake.run(second_open_statement(stage, self.path)):
-                raise self._duplicate(key)
+                raise duplicate_key(self.what, key)
         return int(closed), int(again)
-
-    def _duplicate(self, key: str) -> DuplicateKey:
-        return DuplicateKey(
-            f"{self.what} already holds a row with the key {key}: two rows of the source share it; "
-            "fix the source and resume, or set duplicates: warn"
-        )
 
     def _count(self) -> int:
         [(count,)] = self._lake.run(f"SELECT count(*) FROM {self.path}")
@@ -185,6 +178,18 @@ class LakeTable:
 
     def drop(self) -> None:
         self._lake.run(f"DROP TABLE IF EXISTS {self.path}")
+
+
+def table_text(address: LakeAddress | IcebergAddress) -> str:
+    """A table in a message."""
+    return f"table {address.schema}.{address.table} of {address.catalog}"
+
+
+def duplicate_key(what: str, key: str) -> DuplicateKey:
+    return DuplicateKey(
+        f"{what} already holds a row with the key {key}: two rows of the source share it; "
+        "fix the source and resume, or set duplicates: warn"
+    )
 
 
 def _keeps_history(step: TableStep, held: Columns) -> bool:

@@ -7,7 +7,15 @@ from functools import cache
 from typing import Final
 
 from trunkline.delivery.config.address_rules import place_of
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
+from trunkline.delivery.config.addresses import (
+    Address,
+    DeltaAddress,
+    DestinationAddress,
+    IcebergAddress,
+    LakeAddress,
+    LogAddress,
+    PostgresAddress,
+)
 from trunkline.delivery.destinations.contract import Place
 from trunkline.errors import ConfigError
 
@@ -18,17 +26,24 @@ def open_place(address: Address) -> Place:
     """The place of a destination. Imports the driver here, so that a process loads only those that it uses."""
     match address:
         case LakeAddress():
-            from trunkline.delivery.destinations.ducklake import DuckLakePlace
+            from trunkline.delivery.destinations.ducklake import open_lake
 
-            return DuckLakePlace(address)
+            return open_lake(address)
         case DeltaAddress():
             from trunkline.delivery.destinations.delta import DeltaPlace
 
             return DeltaPlace()
+        case IcebergAddress():
+            from trunkline.delivery.destinations.iceberg import IcebergPlace
+
+            return IcebergPlace()
         case PostgresAddress():
             from trunkline.delivery.destinations.postgres_place import PostgresPlace
 
             return PostgresPlace(address)
+        case DestinationAddress():
+            place: Place = address.open_place()
+            return place
         case LogAddress():
             raise ConfigError(
                 "a log is not allowed as a destination; write to it with `trunkline append`, or capture a table into it"

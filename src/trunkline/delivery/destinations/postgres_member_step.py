@@ -15,7 +15,15 @@ from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.rows import RESERVED_PREFIX
-from trunkline.delivery.destinations.contract import Applied, MemberTables, MemberWrite, Standing, TableStep, stored
+from trunkline.delivery.destinations.contract import (
+    Applied,
+    Batches,
+    MemberTables,
+    MemberWrite,
+    Standing,
+    TableStep,
+    stored,
+)
 from trunkline.delivery.destinations.postgres_records import (
     ListedTables,
     MemberRecord,
@@ -30,7 +38,9 @@ from trunkline.delivery.destinations.postgres_table_step import (
     FoundTable,
     PostgresTableStep,
     TableDone,
+    changes_only_rows,
     drop_table,
+    quoted,
     spelled,
 )
 from trunkline.delivery.destinations.postgres_types import NAME_BYTES_MAX
@@ -42,11 +52,7 @@ class LostRace(Exception):
 
 
 def tables_of(write: MemberWrite) -> MemberTables:
-    """How its record is found (T9): by tables that it must have already, if the step has any."""
-    step = write.step
-    kept = [*(each.address for each in step.tables if not each.replaces), *step.known]
-    given = tuple(kept or (each.address for each in step.tables))
-    return MemberTables(step.member, step.home, given, step.living)
+    return write.step.found_by
 
 
 def touched_about(write: MemberWrite) -> int:
@@ -62,12 +68,12 @@ class PostgresMemberStep:
 
     def __init__(self, session: PostgresSession, write: MemberWrite, record: MemberRecord | None) -> None:
         self._session = session
-        self._step, self._rows = write.step, write.rows
+        self.step, self._rows = write.step, write.rows
         self._record = record
         self._listed: ListedTables = {} if record is None else record.tables
-        self._touched = [each for each in self._step.tables if self._touches(each)]
+        self._touched = [each for each in self.step.tables if self._touches(each)]
         self._shapes: dict[TableName, TableShape] = {}
-        self.doing = self._step.member  # for messages
+        self.doing = self.step.member  # for messages
 
     def _touches(self, step: TableStep) -> bool:
         held = self._listed.get(_listed(step))
@@ -83,8 +89,8 @@ class PostgresMemberStep:
         """The tables whose shapes ``judged`` needs. If the step was planned without a position, one of any listed table
         may be missing."""
         names = {table_name(step.address) for step in self._touched}
-        names |= {table_name(leaving.address) for leaving in self._step.leaving if leaving.drop}
-        if not self._step.expected and self._record is not None and self._record.standing.position:
+        names |= {table_name(leaving.address) for leaving in self.step.leaving if leaving.drop}
+        if not self.step.expected and self._record is not None and self._record.standing.position:
             names |= {name_listed(name) for name in self._listed}
         return names
 
@@ -95,14 +101,14 @@ class PostgresMemberStep:
         if self._record is None:
             return stored(None)
         held = self._record.standing
-        leaving = {table_name(each.address) for each in self._step.leaving}
+        leaving = {table_name(each.address) for each in self.step.leaving}
         lost = any(name not in shapes and listed_name(name) in self._listed for name in names - leaving)
         return stored(Standing(0, held.token, held.source) if lost else held)
 
     def locks_readers(self) -> bool:
         """Whether readers of a table may have to wait from then on to the end of the transaction."""
         reshaped = any(each.replaces or each.steps is not None for each in self._touched)
-        return reshaped or any(each.drop for each in self._step.leaving)
+        return reshaped or any(each.drop for each in self.step.leaving)
 
     def needs_home(self) -> bool:
         """Whether the record is not in its home yet."""
@@ -123,7 +129,7 @@ class PostgresMemberStep:
                 continue
             if shape.kind != "r":
                 raise self._halted(name, "it is not a plain table; choose another name, or drop it")
-            if _listed(step) not in self._listed and not (step.replaces and self._step.replace_existing):
+            if _listed(step) not in self._listed and not (step.replaces and self.step.replace_existing):
                 self._refuse_held(records, {name})
                 raise self._halted(
                     name,
@@ -132,9 +138,26 @@ class PostgresMemberStep:
 
     # --------------------------------------------------------------------------------------------------------- writing
 
+    @property
+    def before(self) -> int:
+        """The position in the record; 0 if there is none in its home."""
+        return 0 if self._record is None or not self._record.member else self._record.standing.position
+
+    def ordinary_tables(self) -> list[tuple[TableStep, str, Batches]] | None:
+        """Each table that has rows, how statements name it, and the rows; ``None`` if the step is not ordinary (Q1 of
+        ``postgres_pipeline.py``)."""
+        step, record = self.step, self._record
+        if record is None or record.member != step.member or step.seeds or step.repairs or step.leaving:
+            return None
+        if any(_listed(each) not in self._listed for each in step.tables):
+            return None
+        if not all(changes_only_rows(each, self._found(each), step.expected) for each in self._touched):
+            return None
+        return [(each, quoted(each), self._rows[each.table]) for each in self._touched if each.table in self._rows]
+
     def run(self, records: PostgresRecords) -> Applied:
         """Raises ``LostRace`` or an error: then the caller undoes everything."""
-        step = self._step
+        step = self.step
         self._claim(records)
         done = {_listed(each): self._table_done(each) for each in self._touched}
         for each in self._touched:
@@ -145,23 +168,24 @@ class PostgresMemberStep:
         self.doing = step.member
         changed = {name: _encoded(each.columns) for name, each in done.items() if each.columns is not None}
         same = not (changed or step.leaving or step.seeds or self.needs_home())
-        before = 0 if self._record is None or not self._record.member else self._record.standing.position
         tables = None if same else self._tables(changed)
-        if not records.move(step.home, step.member, before, step.reached, tables):
-            raise PositionMoved(before, before)
+        if not records.move(step.home, step.member, self.before, step.reached, tables):
+            raise PositionMoved(self.before, self.before)
         return reduce(Applied.plus, (each.applied for each in done.values()), Applied(step.through))
 
     def _table_done(self, step: TableStep) -> TableDone:
         self.doing = spelled(step)
+        each = PostgresTableStep(self._session, step, self.step.expected, self.step.through)
+        return each.run(self._found(step), self._rows.get(step.table))
+
+    def _found(self, step: TableStep) -> FoundTable:
         listed = _listed(step)
         remembered = () if self._record is None else self._record.columns(listed)
-        found = FoundTable(self._shapes.get(table_name(step.address)), listed in self._listed, remembered)
-        each = PostgresTableStep(self._session, step, self._step.expected, self._step.through)
-        return each.run(found, self._rows.get(step.table))
+        return FoundTable(self._shapes.get(table_name(step.address)), listed in self._listed, remembered)
 
     def _claim(self, records: PostgresRecords) -> None:
         """Put the record under the member's name, and list tables that it does not list yet."""
-        step, record = self._step, self._record
+        step, record = self.step, self._record
         if record is not None and record.member not in ("", step.member) and not records.rename(record, step.member):
             raise LostRace
         if self.needs_home() and not records.begin(step.home, step.member, step.source):
@@ -177,13 +201,13 @@ class PostgresMemberStep:
             records.fence_older(new)
 
     def _refuse_held(self, records: PostgresRecords, names: set[TableName]) -> None:
-        for name, owner in sorted(records.holders(self._step.home, names).items()):
+        for name, owner in sorted(records.holders(self.step.home, names).items()):
             raise self._halted(
                 name, f"it belongs to {owner}; choose another table for one of them, or retire {owner} first"
             )
 
     def _drop(self) -> None:
-        for leaving in self._step.leaving:
+        for leaving in self.step.leaving:
             name = table_name(leaving.address)
             self.doing = "table {}.{}".format(*name)
             if leaving.drop and listed_name(name) in self._listed and name in self._shapes:
@@ -191,8 +215,8 @@ class PostgresMemberStep:
 
     def _tables(self, changed: ListedTables) -> ListedTables:
         """What the record lists in the end: after a seed only its own."""
-        kept = {_listed(each) for each in self._step.tables} if self._step.seeds else self._listed.keys() | changed
-        gone = {listed_name(table_name(each.address)) for each in self._step.leaving}
+        kept = {_listed(each) for each in self.step.tables} if self.step.seeds else self._listed.keys() | changed
+        gone = {listed_name(table_name(each.address)) for each in self.step.leaving}
         both = self._listed | changed
         return {name: both[name] for name in both if name in kept and name not in gone}
 

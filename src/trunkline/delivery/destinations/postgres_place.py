@@ -2,8 +2,9 @@
 
 Rules
  D1  A group of members is one transaction. It locks their records (``postgres_records.py``), reads the tables that they
-     touch, and ``core/group_commit.py`` decides who is written. Each member is written behind a savepoint: one that
-     fails is undone alone.
+     touch, and ``core/group_commit.py`` decides who is written. Ordinary members come first, in few round trips
+     (``postgres_pipeline.py``). If that fails, the transaction begins again without it. Any other member is written
+     behind a savepoint: one that fails is undone alone.
  D2  An error that belongs to no member, while the server answers, does not keep the others from being written: each
      member of the group is tried alone. So is a group that needs more locks than the server has.
  D3  If the connection is lost, nothing was committed, or ``COMMIT`` was under way: then the outcome is unknown for all
@@ -44,6 +45,7 @@ from trunkline.delivery.destinations.contract import (
 )
 from trunkline.delivery.destinations.postgres_copy import read, select
 from trunkline.delivery.destinations.postgres_member_step import LostRace, PostgresMemberStep, tables_of, touched_about
+from trunkline.delivery.destinations.postgres_pipeline import OrdinaryMembers, Unmoved
 from trunkline.delivery.destinations.postgres_records import (
     HOMES_AT_ONCE,
     MemberRecord,
@@ -209,6 +211,7 @@ class _Attempt:
         self._group = group
         self._applied: dict[str, Applied] = {}
         self._errors: dict[str, TrunklineError] = {}
+        self._one_by_one = False  # each member behind a savepoint, after an error of the ordinary ones
 
     def results(self) -> dict[str, MemberResult]:
         """Of the members that have a verdict."""
@@ -254,14 +257,27 @@ class _Attempt:
         homes -= {home for home, _ in self._records.present((home, MEMBERS) for home in homes)}
         if homes:
             raise _Undone(homes)
-        writing = sorted(self._group.writing, key=lambda name: steps[name].locks_readers())
-        together = len(writing) > 1
-        for number, name in enumerate(writing):
+        together = len(self._group.writing) > 1
+        done = {} if self._one_by_one else self._write_ordinary({name: steps[name] for name in self._group.writing})
+        self._applied |= done
+        rest = [name for name in self._group.writing if name not in done]
+        for number, name in enumerate(sorted(rest, key=lambda name: steps[name].locks_readers())):
             if together:
                 self._session.run(NEXT_SAVEPOINT if number else SAVEPOINT)
             self._write_member(name, steps[name], together=together)
         if not self._group.writing:
             raise _Undone(set())
+
+    def _write_ordinary(self, steps: dict[str, PostgresMemberStep]) -> dict[str, Applied]:
+        try:
+            return OrdinaryMembers(self._session, self._records).write(steps)
+        except (DeadlockDetected, SerializationFailure) as error:
+            raise LostRace from error
+        except (psycopg.Error, TrunklineError, Unmoved):
+            if not self._session.connected:
+                raise
+            self._one_by_one = True
+            raise _Undone(set()) from None
 
     def _write_member(self, name: str, step: PostgresMemberStep, *, together: bool) -> None:
         try:

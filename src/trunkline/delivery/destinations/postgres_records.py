@@ -60,6 +60,11 @@ CLAIM: Final = """
     SELECT pg_advisory_xact_lock(k.number)
       FROM (SELECT DISTINCT hashtextextended('trunkline ' || n, 0) AS number FROM unnest(%s::text[]) AS n
              ORDER BY number) AS k"""
+MOVE_ALL: Final = """
+    UPDATE {home} m SET position = w.position, token = w.token, source = w.source, mark = w.mark
+      FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::text[], %s::text[])
+           AS w (member, before, position, token, source, mark)
+     WHERE m.member = w.member AND m.position = w.before AND m.token <= w.token"""
 PART: Final = re.compile(r'"((?:[^"]|"")*)"|([^".]+)')
 
 TableName = tuple[str, str]  # schema and table
@@ -330,11 +335,21 @@ class PostgresRecords:
             f"UPDATE {_escaped(place_of_records(home))} SET position = %s, token = %s, source = %s, mark = %s, "
             "tables = coalesce(%s, tables) WHERE member = %s AND position = %s AND token <= %s",
             [
-                *(reached.position, reached.token, reached.source, reached.mark),
+                *_moved(reached),
                 *(words, member, before, reached.token),
             ],
         )
         return done.rowcount == 1
+
+    def move_all(self, home: str, moves: Mapping[str, tuple[int, Standing]]) -> int:
+        """Update records that are still as found, of members by name: the position before, and what they reached.
+        Returns how many were; the tables that they list stay."""
+        columns = zip(
+            *((name, before, *_moved(reached)) for name, (before, reached) in sorted(moves.items())), strict=True
+        )
+        return self._session.run(
+            MOVE_ALL.replace("{home}", _escaped(place_of_records(home))), [list(each) for each in columns], prepare=True
+        ).rowcount
 
     def remove(self, record: MemberRecord) -> None:
         if record.member:
@@ -344,6 +359,10 @@ class PostgresRecords:
         for schema, name in map(name_listed, record.tables):
             table = _escaped(place_of_records(schema, POSITIONS))
             self._session.run(f"DELETE FROM {table} WHERE table_name = %s", [name])
+
+
+def _moved(reached: Standing) -> tuple[int, int, str, str]:
+    return reached.position, reached.token, reached.source, reached.mark
 
 
 def _tables(home: str, member: str, text: str) -> ListedTables:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import psycopg
@@ -23,6 +24,7 @@ from trunkline.delivery.changes.columns import Columns, check_columns, evolution
 from trunkline.delivery.changes.history import CURRENT, HISTORY_NAMES
 from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.delivery.destinations.contract import Applied, Batches, TableStep, checked_steps
+from trunkline.delivery.destinations.postgres_elements import element_form
 from trunkline.delivery.destinations.postgres_records import table_name
 from trunkline.delivery.destinations.postgres_rows import PostgresRows
 from trunkline.delivery.destinations.postgres_steps import follow_steps
@@ -30,6 +32,7 @@ from trunkline.delivery.destinations.postgres_table import TableShape, read_shap
 from trunkline.delivery.destinations.postgres_types import stored_type
 from trunkline.errors import DestinationHalted, SchemaMismatch
 
+COLUMNS_KEPT: Final = 1_024  # sets of columns that were compared; fewer: those of many tables are compared again
 SWAP_LOCK_MS: Final = 30_000  # waiting for readers of a table that goes; new readers wait as long
 
 
@@ -182,9 +185,41 @@ class PostgresTableStep:
         return f"{identifier(self._name[0])}.{identifier(name)}"
 
 
+def changes_only_rows(step: TableStep, found: FoundTable, expected: int) -> bool:
+    """Whether a flush leaves the table's columns as they are, and ``postgres_elements.py`` encodes all of them."""
+    shape = found.shape
+    if shape is None or shape.kind != "r" or step.replaces or step.mode == "history":
+        return False
+    if step.mode != "append" and shape.key_index(step.key, step.mode) is None:
+        return False
+    try:
+        steps = step.steps and checked_steps(step, shape.columns(found.remembered), expected, spelled(step))
+        return steps is None and _columns_fit(step.columns, found.remembered, tuple(shape.actual.items()))
+    except SchemaMismatch:
+        return False
+
+
+@lru_cache(COLUMNS_KEPT)
+def _columns_fit(columns: Columns, remembered: Columns, actual: tuple[tuple[str, str], ...]) -> bool:
+    """Whether a table has exactly these columns, all of which ``postgres_elements.py`` encodes. Members of one pipeline
+    have the same: each set is compared once."""
+    shape = TableShape("r", dict(actual), {})
+    return (
+        evolution(columns, shape.columns(remembered)).none
+        and all(stored_type(column) == shape.actual[column.name] for column in columns)
+        and all(element_form(column) is not None for column in columns)
+    )
+
+
 def spelled(step: TableStep) -> str:
     """A table in messages."""
     return "table {}.{}".format(*table_name(step.address))
+
+
+def quoted(step: TableStep) -> str:
+    """A table in statements."""
+    schema, table = table_name(step.address)
+    return f"{identifier(schema)}.{identifier(table)}"
 
 
 def drop_table(session: PostgresSession, table: str) -> None:

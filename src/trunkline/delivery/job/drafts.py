@@ -8,11 +8,11 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import JobMember
-from trunkline.delivery.config.address_rules import address_of, home_of
-from trunkline.delivery.config.addresses import Address, DeltaAddress
+from trunkline.delivery.config.address_rules import address_of, commits_alone, home_of, kind_of, lacks
+from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.destinations.contract import Batches, LeavingTable, MemberStep, MemberWrite, TableStep
 from trunkline.delivery.job.work import FlushWork, SeedWork, TableWork, TaskDestination, TaskPipeline, Work
-from trunkline.errors import DuplicateKey, TrunklineError
+from trunkline.errors import DuplicateKey, SchemaMismatch, TrunklineError
 from trunkline.plural import plural
 
 
@@ -35,7 +35,7 @@ class MemberDraft:
         self, table: TableWork, rows: Batches | None, duplicates: int = 0, *, whole: bool, exact: bool = True
     ) -> None:
         """Its rows of one table; ``whole``: they are all rows, else the net changes."""
-        step = self.target.step(table, whole=whole, exact=exact)
+        step = self._followed(self.target.step(table, whole=whole, exact=exact))
         self._steps[table.name] = step
         self.duplicates += duplicates
         if rows is not None:
@@ -49,6 +49,14 @@ class MemberDraft:
         histories = any(step.mode == "history" for step in self._steps.values())
         return histories and not self.member.discards and self.member.expected > through
 
+    def _followed(self, step: TableStep) -> TableStep:
+        """A kind that follows no steps compares columns by name: it takes those that were added or widened."""
+        if step.steps is None or not lacks(step.address, "column_steps"):
+            return step
+        if step.steps.renamed or step.steps.dropped or step.steps.defaults:
+            self.error = self.error or _cannot_follow(self.target.name, step)
+        return replace(step, steps=None)
+
     def follow(self, table: TableWork, *, whole: bool) -> None:
         """Without rows it follows the table's columns, or loses its rows."""
         if table.name not in self._steps:
@@ -56,7 +64,7 @@ class MemberDraft:
 
     def _listed(self, work: Work) -> Iterator[TableStep]:
         """Those with anything to do. Where tables commit alone, all: one of them leads (T10)."""
-        alone = isinstance(self.target.address, DeltaAddress) and isinstance(work, FlushWork)
+        alone = commits_alone(self.target.address) and isinstance(work, FlushWork)
         quiet = work.quiet if isinstance(work, FlushWork) else ()
         for table in (*work.tables, *quiet):
             if (step := self._steps.get(table.name)) is not None:
@@ -110,4 +118,13 @@ def _shared_keys(name: str, step: TableStep, count: int) -> DuplicateKey:
     return DuplicateKey(
         f"{of}{sharing} a key ({', '.join(step.key)}) with another row of {name}; make the key unique, or set "
         "duplicates: warn, and resume the destination"
+    )
+
+
+def _cannot_follow(name: str, step: TableStep) -> SchemaMismatch:
+    changed = "" if step.steps is None else step.steps.spelled()
+    of = f"table {step.table}: " if step.table else ""
+    return SchemaMismatch(
+        f"{of}the columns of the source changed ({changed}), which destinations of type "
+        f"{kind_of(step.address)} do not follow; reseed {name}"
     )

@@ -19,8 +19,8 @@ from trunkline.delivery.changes.column_steps import check_names
 from trunkline.delivery.changes.columns import Columns, check_columns
 from trunkline.delivery.changes.history import check_history
 from trunkline.delivery.changes.versions import Window
-from trunkline.delivery.config.address_rules import check_apart
-from trunkline.delivery.config.addresses import Address, DeltaAddress
+from trunkline.delivery.config.address_rules import check_apart, commits_alone
+from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.config.table_rules import TableSettings, settings_of, watched_columns
 from trunkline.delivery.config.tree import Pipeline
 from trunkline.delivery.job.work import TableWork, TaskDestination, TaskPipeline
@@ -47,7 +47,7 @@ def window_tables(pipeline: TaskPipeline, survey: Survey, window: Window) -> Win
     """Raises ``ConfigError``, ``SourceExpired``, ``DestinationHalted``, each with the table's name."""
     rules = _rules(pipeline)
     earlier = _earlier(pipeline, survey, window)
-    alone = any(isinstance(target.address, DeltaAddress) for target in pipeline.targets)
+    alone = any(commits_alone(target.address) for target in pipeline.targets)
     tables, quiet = list[TableWork](), list[TableWork]()
     left = [name for name in survey.left if name not in earlier or _delivered(rules, earlier[name])]
     for each in survey.tables:

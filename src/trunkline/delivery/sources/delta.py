@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
@@ -29,7 +28,9 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import type_name
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb, registered
-from trunkline.delivery.backends.sql import first_line, identifier, identifiers, same_key
+from trunkline.delivery.backends.object_errors import store_reason
+from trunkline.delivery.backends.sql import identifier, identifiers, same_key
+from trunkline.delivery.backends.table_folder import table_folder
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.history import VersionedChanges
 from trunkline.delivery.changes.row_versions import versions_of_net
@@ -130,7 +131,7 @@ class DeltaSource(Struct, frozen=True):
             table = self._table(window.through)
             partitioned = bool(table.metadata().partition_columns)
             changes = self._history().changes(window, partitioned=partitioned)
-            feed = read_feed(connection, changes, request.columns)
+            feed = read_feed(connection, self._history().folder, changes, request.columns)
             signed = f"SELECT {_with_route(request)}, {SIGN} AS sign FROM window_feed"
             with (
                 registered(connection, window_feed=feed),
@@ -175,12 +176,14 @@ class DeltaSource(Struct, frozen=True):
     # --- opening ---
 
     def _history(self) -> DeltaHistory:
-        return DeltaHistory(Path(self.address.path).absolute())
+        return DeltaHistory(table_folder(self.address))
 
     def _table(self, version: int | None) -> DeltaTable:
         """The table at a version, or now."""
         try:
-            return DeltaTable(self.address.path, version=None if version is None else version - 1)
+            options = table_folder(self.address).options()
+            at = None if version is None else version - 1
+            return DeltaTable(self.address.path, version=at, storage_options=options)
         except TableNotFoundError as error:
             if version is not None and self._history().newest() > 0:
                 raise SourceExpired(
@@ -189,7 +192,7 @@ class DeltaSource(Struct, frozen=True):
                 ) from error
             raise ConfigError(f"source: there is no Delta table at {self.address.path}; check source.path") from error
         except (DeltaError, OSError) as error:
-            raise Unreachable(f"the Delta table {self.address.path} cannot be read now: {first_line(error)}") from error
+            raise self._unreadable(error) from error
 
     @contextmanager
     def _rows(self, version: int, request: ReadRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
@@ -211,15 +214,19 @@ class DeltaSource(Struct, frozen=True):
             yield
         except (DeltaError, OSError, duckdb.Error, pa.ArrowInvalid) as error:
             check()
-            raise Unreachable(f"the Delta table {self.address.path} cannot be read now: {first_line(error)}") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> Unreachable:
+        said = store_reason(error, self.address)
+        return Unreachable(f"the Delta table {self.address.path} cannot be read now: {said}")
 
     def _check_files(self, table: DeltaTable) -> None:
-        folder = Path(self.address.path)
+        history = self._history()
         for path in pa.table(table.get_add_actions())["path"].to_pylist():
-            if not (folder / unquote(path)).exists():
+            if history.stamp(unquote(path)) is None:
                 raise SourceExpired(
-                    f"the Delta table {folder} no longer has file {path} of version {table.version()} (vacuumed); "
-                    "seed the destination again"
+                    f"the Delta table {self.address.path} no longer has file {path} of version {table.version()} "
+                    "(vacuumed); seed the destination again"
                 )
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from trunkline.delivery.backends.table_folder import TableFolder
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema, arrow_type
 from trunkline.delivery.changes.rows import BATCH_ROWS
 from trunkline.delivery.sources.delta_history import FeedFile
@@ -23,7 +23,7 @@ Constants = dict[tuple[str, str | None], pa.Array]  # column and text -> the val
 
 
 def read_feed(
-    connection: duckdb.DuckDBPyConnection, changes: Sequence[FeedFile], columns: Columns
+    connection: duckdb.DuckDBPyConnection, folder: TableFolder, changes: Sequence[FeedFile], columns: Columns
 ) -> pa.RecordBatchReader:
     """All rows of the feed, with these columns and KIND.
 
@@ -31,7 +31,7 @@ def read_feed(
     """
     schema = pa.schema([*arrow_schema(columns), pa.field(KIND, pa.string())])
     constants = _constants(connection, changes, columns)
-    rows = (batch for change in changes for batch in _batches(change, columns, constants, schema))
+    rows = (batch for change in changes for batch in _batches(folder, change, columns, constants, schema))
     return pa.RecordBatchReader.from_batches(schema, rows)
 
 
@@ -47,8 +47,10 @@ def _constants(connection: duckdb.DuckDBPyConnection, changes: Sequence[FeedFile
     return found
 
 
-def _batches(change: FeedFile, columns: Columns, constants: Constants, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(change.path, pre_buffer=False, coerce_int96_timestamp_unit="us") as file:
+def _batches(
+    folder: TableFolder, change: FeedFile, columns: Columns, constants: Constants, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    with folder.parquet(change.path, pre_buffer=False, coerce_int96_timestamp_unit="us") as file:
         there = set(file.schema_arrow.names) - set(change.partition)
         wanted = [column.name for column in columns if column.name in there]
         wanted += [KIND] if change.kind is None else []

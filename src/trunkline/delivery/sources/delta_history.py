@@ -7,19 +7,20 @@ other sources, and a destination at 0 has received nothing.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Final, NoReturn
 from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct, field
 
-from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
+from trunkline.delivery.backends.file_stamp import FileStamp
+from trunkline.delivery.backends.object_errors import StoreError
+from trunkline.delivery.backends.table_folder import TableFolder
 from trunkline.delivery.changes.versions import Window
 from trunkline.delivery.sources.contract import Backlog
-from trunkline.errors import SourceExpired
+from trunkline.errors import SourceExpired, Unreachable
 
 FEED: Final = "delta.enableChangeDataFeed"
 ROW_BYTES: Final = 64  # a guess, for files without statistics
@@ -50,7 +51,7 @@ class ChangedFile(Struct, rename="camel"):
 class FeedFile(Struct, frozen=True):
     """A file of the feed."""
 
-    path: Path
+    path: str  # in the folder of the table
     kind: str | None  # of all its rows; None: each row has its own
     partition: dict[str, str | None]  # column -> the value of all its rows, as text
 
@@ -85,10 +86,29 @@ class DeltaVersion(Struct, frozen=True):
 class DeltaHistory:
     """The log folder of one table."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._log = folder / "_delta_log"
+    def __init__(self, folder: TableFolder) -> None:
+        self.folder = folder
         self._decoder = msgspec.json.Decoder(LogAction)
+
+    def stamp(self, path: str) -> FileStamp | None:
+        """Of a file of the table; ``None`` without it."""
+        with self._translated_errors():
+            return self.folder.stamp(path)
+
+    def _read(self, path: str) -> bytes:
+        with self._translated_errors():
+            return self.folder.read(path)
+
+    def _names(self, folder: str) -> list[str]:
+        with self._translated_errors():
+            return self.folder.names(folder)
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            raise Unreachable(f"the Delta table {self.folder} cannot be read now: {error}") from None
 
     def newest(self) -> int:
         """The newest version, 0 without a table. Probes files by name: listing a long log is slow."""
@@ -107,7 +127,7 @@ class DeltaHistory:
     def commit_digest(self, version: int) -> str:
         """A hash of the text of a commit, which survives a move of the table; empty without its log file."""
         try:
-            return hashlib.sha256(self._file(version - 1).read_bytes()).hexdigest()
+            return hashlib.sha256(self._read(_file(version - 1))).hexdigest()
         except (FileNotFoundError, NotADirectoryError):
             return ""
 
@@ -121,7 +141,7 @@ class DeltaHistory:
     def change_hint(self) -> tuple[int, FileStamp] | None:
         """Differs after each commit, and for a table that was recreated."""
         version = self.newest()
-        stamp = file_stamp(self._file(version - 1))
+        stamp = self.stamp(_file(version - 1))
         return None if stamp is None else (version, stamp)
 
     def oldest(self) -> int:
@@ -145,7 +165,7 @@ class DeltaHistory:
             if not feed:
                 self._expired(f"its change data feed was off at version {number}")
             for _, file in version.files:
-                if not self._place(file).exists():
+                if self.stamp(_place(file)) is None:
                     self._expired(f"file {file.path}, with changes of version {number}, was vacuumed")
                 rows += file.rows
                 size_bytes += file.size_bytes
@@ -154,14 +174,10 @@ class DeltaHistory:
     def changes(self, window: Window, *, partitioned: bool) -> list[FeedFile]:
         """The files of the feed of a window. Raises ``SourceExpired``."""
         return [
-            FeedFile(self._place(file), kind, self._partition(file, number) if partitioned else {})
+            FeedFile(_place(file), kind, self._partition(file, number) if partitioned else {})
             for number in range(window.after, window.through)
             for kind, file in self._version(number).files
         ]
-
-    def _place(self, file: ChangedFile) -> Path:
-        """Paths in the log are URLs: escaped, and relative to the table or absolute."""
-        return self._folder / unquote(file.path.removeprefix("file://"))
 
     def _partition(self, file: ChangedFile, number: int) -> dict[str, str | None]:
         if file.partition_values is None:
@@ -188,38 +204,40 @@ class DeltaHistory:
 
     def _actions(self, number: int) -> Iterator[LogAction]:
         try:
-            lines = self._file(number).read_bytes().splitlines()
+            lines = self._read(_file(number)).splitlines()
         except FileNotFoundError:
             self._expired(f"its log no longer has version {number}")
         return map(self._decoder.decode, filter(None, lines))
 
     def _expired(self, why: str) -> NoReturn:
         raise SourceExpired(
-            f"the Delta table {self._folder} no longer has these changes: {why}; seed the destination again, and keep "
+            f"the Delta table {self.folder} no longer has these changes: {why}; seed the destination again, and keep "
             "more history in the table: see delta.logRetentionDuration and delta.deletedFileRetentionDuration"
         )
 
     def _checkpoint(self) -> int:
         try:
-            found: int = msgspec.json.decode((self._log / "_last_checkpoint").read_bytes())["version"]
+            found: int = msgspec.json.decode(self._read("_delta_log/_last_checkpoint"))["version"]
         except FileNotFoundError:
             return 0
         return found
 
     def _has(self, number: int) -> bool:
-        return self._file(number).exists()
-
-    def _file(self, number: int) -> Path:
-        return self._log / f"{number:0{LOG_NAME_DIGITS}}.json"
+        return self.stamp(_file(number)) is not None
 
     def _listed(self) -> Iterator[int]:
-        try:
-            names = os.listdir(self._log)
-        except FileNotFoundError:
-            return
-        for name in names:
+        for name in self._names("_delta_log"):
             if name.endswith(".json") and name[:-5].isdigit() and len(name) == LOG_NAME_DIGITS + 5:
                 yield int(name[:-5])
+
+
+def _file(number: int) -> str:
+    return f"_delta_log/{number:0{LOG_NAME_DIGITS}}.json"
+
+
+def _place(file: ChangedFile) -> str:
+    """Paths in the log are URLs: escaped, and relative to the table or absolute."""
+    return unquote(file.path.removeprefix("file://"))
 
 
 def feed_is_on(configuration: Mapping[str, str | None]) -> bool:

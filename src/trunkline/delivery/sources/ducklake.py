@@ -12,9 +12,10 @@ import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
-from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners
+from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners, detach
 from trunkline.delivery.backends.file_stamp import file_stamp
-from trunkline.delivery.backends.sql import first_line
+from trunkline.delivery.backends.object_errors import store_reason
+from trunkline.delivery.backends.object_store import only_secret
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.history import VersionedChanges
 from trunkline.delivery.changes.row_versions import versions_of_net
@@ -131,6 +132,7 @@ class DuckLakeSource(Struct, frozen=True):
     def connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
         with self._translated_errors(), pooled_duckdb(*catalog_scanners(self.address)) as connection:
             connection.execute(f"SET threads = {THREADS}")
+            only_secret(connection, self.address)
             yield connection
 
     @contextmanager
@@ -139,7 +141,7 @@ class DuckLakeSource(Struct, frozen=True):
         with _catalog_lock(self.address.catalog):
             with LakeCatalog(connection, self.address, marks_lake=self.of_set) as catalog:
                 yield catalog
-            connection.execute(f"DETACH {CATALOG}")
+            detach(connection, CATALOG)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
@@ -149,7 +151,8 @@ class DuckLakeSource(Struct, frozen=True):
         except duckdb.Error as error:
             if type(error) not in OUTSIDE:
                 raise
-            raise Unreachable(f"the lake {self.address.catalog} cannot be read now: {first_line(error)}") from error
+            said = store_reason(error, self.address)
+            raise Unreachable(f"the lake {self.address.catalog} cannot be read now: {said}") from error
 
 
 def surveyed(catalog: LakeCatalog, plan: WindowPlan) -> TableSurvey:

@@ -10,7 +10,8 @@ import duckdb
 from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import Extension
-from trunkline.delivery.backends.ducklake_attachment import attach_lake, catalog_scanners
+from trunkline.delivery.backends.ducklake_attachment import attach_lake, catalog_scanners, detach
+from trunkline.delivery.backends.object_errors import store_reason
 from trunkline.delivery.backends.sql import first_line, identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.config.addresses import LakeAddress
@@ -51,9 +52,11 @@ class LakeSnapshots(Struct, frozen=True):
                 raise
             raise SourceExpired(f"the lake {address.catalog} no longer has snapshot {version}") from error
         except (duckdb.IOException, duckdb.HTTPException, duckdb.ConnectionException) as error:
-            raise Unreachable(f"the lake {address.catalog} cannot be read now: {first_line(error)}") from error
+            raise Unreachable(
+                f"the lake {address.catalog} cannot be read now: {store_reason(error, address)}"
+            ) from error
         finally:
-            connection.execute(f"DETACH {LAKE}")
+            detach(connection, LAKE)
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, address: LakeAddress, table: str) -> Columns:

@@ -25,6 +25,7 @@ from trunkline.delivery.backends.sql import spark_identifier
 from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
 from trunkline.delivery.changes.rows import ROUTE_COLUMN
 from trunkline.delivery.changes.versions import Window
+from trunkline.delivery.config.object_urls import is_url
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake_catalog import LakeDataFile, LakeDeleteFile
 from trunkline.delivery.sources.ducklake_window import FAR, POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
@@ -105,7 +106,10 @@ class LakeWindowFrames:
 
     @property
     def native(self) -> bool:
-        """Whether Spark's own reader can read every column: it has no defaults for added columns."""
+        """Whether Spark's own reader can read every column: it has no defaults for added columns, and files on an
+        object store would need Java packages."""
+        if is_url(self._source.address.data_path):
+            return False
         return all(native_type(column) and self._known[column.name].default is None for column in self._request.columns)
 
     def removed(self) -> DataFrame:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
+from trunkline.delivery.config.addresses import (
+    Address,
+    DeltaAddress,
+    DestinationAddress,
+    IcebergAddress,
+    LakeAddress,
+    LogAddress,
+    PostgresAddress,
+)
 from trunkline.delivery.config.table_patterns import Selection
 from trunkline.delivery.sources.contract import Source
 from trunkline.errors import ConfigError
@@ -39,5 +47,9 @@ def source_of(address: Address, selection: Selection | None = None) -> Source:
             raise ConfigError(
                 "source: a Delta table is one table; leave out `tables`, or read them from a lake or a log"
             )
+        case IcebergAddress():
+            raise ConfigError("source: an Iceberg table is not allowed as a source; use a lake, a Delta table or a log")
         case PostgresAddress():
             raise ConfigError("source: a PostgreSQL table is not allowed as a source; capture it into a log")
+        case DestinationAddress():
+            raise ConfigError("source: this kind of table is only a destination; use a lake, a Delta table or a log")

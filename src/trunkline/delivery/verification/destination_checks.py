@@ -23,6 +23,7 @@ from trunkline.delivery.changes.history import HISTORY_COLUMNS
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.config.address_rules import address_of, has_table, home_of
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
+from trunkline.delivery.config.object_urls import is_url, store_url
 from trunkline.delivery.config.table_rules import TableSettings
 from trunkline.delivery.destinations.contract import MemberTables, Place, Standing
 from trunkline.delivery.destinations.ducklake import DuckLakePlace
@@ -89,6 +90,9 @@ def _destination_problems(
 ) -> Iterator[PipelineProblem]:
     """``keeps``: it is not seeded again."""
     name, address = destination.name, destination.address
+    if why := unreachable_store(address):
+        yield PipelineProblem(name, why)
+        return
     if (folder := _future_directory(address)) is not None:
         yield from (PipelineProblem(name, why) for why in unwritable(folder))
         if isinstance(address, LakeAddress) and address.data_path is None and needs_data_path(address.catalog):
@@ -162,7 +166,7 @@ def _opened(address: Address, lakes: AttachedLakes) -> Place:
 def _future_directory(address: Address) -> Path | None:
     """The directory in which a destination of files will be created, if it does not exist yet (E2)."""
     match address:
-        case DeltaAddress(path=path):
+        case DeltaAddress(path=path) if not is_url(path):
             there = Path(path.partition("{")[0] if has_table(address) else path)  # tables of a set are below it
             folder = there if has_table(address) else there.parent
             return folder if not there.exists() else None
@@ -171,6 +175,15 @@ def _future_directory(address: Address) -> Path | None:
             if kind != "postgres" and not Path(place).exists():
                 return Path(place).parent
     return None
+
+
+def unreachable_store(address: Address) -> str:
+    """Why the object store of an address does not serve it. The bucket of tables of a set is that of their prefix."""
+    if not isinstance(address, LakeAddress | DeltaAddress) or store_url(address) is None:
+        return ""
+    from trunkline.delivery.backends.object_folder import store_problem
+
+    return store_problem(address)
 
 
 def unwritable(folder: Path, *, must_exist: bool = False) -> Iterator[str]:

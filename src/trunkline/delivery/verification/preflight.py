@@ -27,7 +27,7 @@ from trunkline.delivery.engine.java import find_java
 from trunkline.delivery.engine.master import check_master
 from trunkline.delivery.sources.contract import Source
 from trunkline.delivery.sources.factory import source_of
-from trunkline.delivery.verification.destination_checks import check_destinations, unwritable
+from trunkline.delivery.verification.destination_checks import check_destinations, unreachable_store, unwritable
 from trunkline.delivery.verification.file_lines import FileLines
 from trunkline.delivery.verification.problems import PipelineProblem, raised_problems
 from trunkline.delivery.verification.source_checks import SourceFacts, check_source
@@ -70,6 +70,8 @@ def _check_source(
 ) -> tuple[SourceFacts | None, list[PipelineProblem]]:
     """``unread``: entries of ``tables`` that have problems of their own."""
     lines, source = FileLines(file), None
+    if why := unreachable_store(pipeline.source):
+        return None, [lines.of_key(PipelineProblem("source", why))]
     try:
         source, found = check_source(pipeline, opened_source(pipeline), unread)
     except TrunklineError as error:

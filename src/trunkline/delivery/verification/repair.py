@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.delivery.config.address_rules import home_of
+from trunkline.delivery.config.address_rules import home_of, kind_of, lacks
 from trunkline.delivery.config.tree import SeedMode
 from trunkline.delivery.destinations.contract import Applied, MemberResult, MemberStep, MemberWrite
 from trunkline.delivery.destinations.factory import open_place
@@ -133,6 +133,9 @@ def refusal_of(verdict: VerifyVerdict, held: HeldDestination | None, *, insists:
         return ""
     if held is None:
         return "only `trunkline deliver reseed` helps"
+    if lacks(held.target.address, "repairs"):
+        kind = kind_of(held.target.address)
+        return f"destinations of type {kind} are not repaired; see `trunkline deliver reseed`"
     if held.standing.ahead:
         return "its tables are not level; run the pipeline, and repair it then"
     for table in held.tables.values():
