@@ -147,4 +147,4 @@ def test_without_the_package_the_type_is_unknown_and_a_mode_that_it_lacks_is_ref
     assert "type sqlite has no mode history; use mode mirror or append" in refused.stdout + refused.stderr
     monkeypatch.delenv("PYTHONPATH")
     unknown = deliver("validate", "orders.yaml", code=1)
-    assert "must be ducklake, delta or postgres, it is 'sqlite'" in unknown.stdout + unknown.stderr
+    assert "must be ducklake, delta, iceberg or postgres, it is 'sqlite'" in unknown.stdout + unknown.stderr

@@ -52,9 +52,12 @@ class Warehouse(Struct, frozen=True):
     def of(cls, running: ObjectServer) -> Warehouse:
         return cls(running.catalog, running.endpoint, running.access_key, running.secret_key)
 
-    def address(self, schema: str, table: str) -> IcebergAddress:
-        """The variables that it names are set in this process."""
+    def log_in(self) -> None:
+        """Set the variables that addresses name, in this process."""
         os.environ.update({ACCESS_KEY_ENV: self.access_key, SECRET_KEY_ENV: self.secret_key})
+
+    def address(self, schema: str, table: str) -> IcebergAddress:
+        self.log_in()
         return IcebergAddress(
             catalog=self.catalog,
             warehouse=WAREHOUSE,
@@ -104,6 +107,7 @@ class IcebergSite(Struct, frozen=True):
     home: str = ""
 
     def open(self, watch: Watch | None = None) -> WatchedIceberg:
+        self.warehouse.log_in()  # a child has its addresses from its parent
         return WatchedIceberg(watch)
 
     def address(self, name: str) -> IcebergAddress:

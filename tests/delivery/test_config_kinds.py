@@ -164,7 +164,7 @@ def test_a_default_that_is_not_set_is_not_part_of_a_digest(tmp_path: Path) -> No
 @pytest.mark.usefixtures("box")
 def test_an_unknown_type_names_the_known_ones(tmp_path: Path) -> None:
     text = HEAD + "destinations: [{name: acme, type: bx, file: a, table: t}]\n"
-    known = "must be ducklake, delta, postgres or box"
+    known = "must be ducklake, delta, iceberg, postgres or box"
     assert problems(tmp_path, text)[0] == f"orders.yaml:5: destinations[0].type: {known}, it is 'bx'"
     source = "pipeline: a\nsource: {type: box, file: a, table: t}\nkey: [id]\n" + ONE
     assert problems(tmp_path, source)[0] == "orders.yaml:2: source.type: must be ducklake, delta or log, it is 'box'"

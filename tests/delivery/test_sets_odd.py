@@ -184,7 +184,7 @@ def test_many_members_that_fail_inside_of_statements_do_not_undo_the_others_agai
     """DuckDB has no savepoints: each error undoes the transaction of all."""
     names = [f"m{number:02}" for number in range(40)]
     source = SetSource(things=memory_table(CUSTOMERS, *(customer(at, name) for at, name in enumerate(names))))
-    address = LakeAddress(f"sqlite:{tmp_path}/lake.db", "{value}_{table}", data_path=str(tmp_path / "lake"))
+    address = LakeAddress(f"{tmp_path}/lake.ducklake", "{value}_{table}", data_path=str(tmp_path / "lake"))
     targets = [TaskDestination(name, filled(address, name, name), (name,)) for name in names]
     delivery = direct(source, *targets)
     delivery.seed()
